@@ -1,0 +1,11 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// commands lists every command of the program, one line each.
+func commands(a *app) []*cobra.Command {
+	return []*cobra.Command{
+		newConfig(a),
+		newVersion(a),
+	}
+}
