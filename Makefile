@@ -1,0 +1,85 @@
+# recon-dlq. `make help` explains every verb.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+CACHE    := $(CURDIR)/.cache
+BIN      := bin/recon-dlq
+
+# Built with the Go of this machine, once per version.
+GOLANGCI_VERSION    := v2.15.0
+GOLANGCI            := $(CACHE)/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+GOVULNCHECK_VERSION := v1.9.0
+GOVULNCHECK         := $(CACHE)/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
+export GOVULNDB     ?= https://vuln.go.dev
+
+DEMO_FLAGS ?=
+FUZZTIME   ?= 30s
+RECORDS    ?= 100000
+KILLS      ?= 10
+# Two packages at a time: several of them start a broker of their own.
+TEST_FLAGS ?= -p 2 -timeout 12m
+
+.PHONY: help
+help: ## Explain the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/recon-dlq
+	$(GO) build -trimpath -o $(BIN) ./cmd/recon-dlq
+
+.PHONY: demo
+demo: build ## Run the main job on an embedded broker (DEMO_FLAGS="--exit -o json")
+	$(BIN) demo $(DEMO_FLAGS)
+
+.PHONY: test
+test: deps rules ## Test everything, Apache Kafka included; brings or names what is missing
+	$(GO) vet ./...
+	RECON_DLQ_REQUIRE_KAFKA=1 $(GO) test -race $(TEST_FLAGS) ./...
+
+# Not a verb of its own to remember: `make test` calls both.
+.PHONY: deps
+deps:
+	@.ci/deps
+
+.PHONY: rules
+rules: deps
+	promtool check config deploy/prometheus/prometheus.yml
+	promtool test rules deploy/prometheus/tests/*.yml
+
+.PHONY: lint
+lint: $(GOLANGCI) ## Lint, plant forbidden imports and see them refused, look for known vulnerabilities
+	$(GOLANGCI) config verify
+	$(GOLANGCI) run ./...
+	GOLANGCI_LINT=$(GOLANGCI) $(GO) test -count=1 ./test/lint
+	@$(MAKE) --no-print-directory vulns
+
+# The database is on the network. Without it nothing can be said, and that is said.
+.PHONY: vulns
+vulns:
+	@if curl -sSfL --max-time 10 -o /dev/null "$(GOVULNDB)/index/db.json" 2>/dev/null; then \
+	  $(MAKE) --no-print-directory $(GOVULNCHECK); $(GOVULNCHECK) ./...; \
+	else \
+	  echo "govulncheck: SKIPPED: no vulnerability database at $(GOVULNDB); set GOVULNDB to a copy that can be reached"; \
+	fi
+
+.PHONY: fuzz
+fuzz: ## Run every fuzzer of the tree, FUZZTIME=30s each
+	@found=0; \
+	while IFS=: read -r file target; do \
+	  found=1; echo "== $$target in $$(dirname $$file)"; \
+	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) </dev/null; \
+	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' --exclude-dir=.cache . | sed 's/:func /:/; s#^\./##' | sort); \
+	[ $$found = 1 ] || { echo "no fuzzers found" >&2; exit 1; }
+
+.PHONY: chaos
+chaos: deps ## Kill workers on Apache Kafka, then count the invariants (RECORDS=100000 KILLS=10)
+	$(GO) run ./test/chaos -records $(RECORDS) -kills $(KILLS)
+
+$(GOLANGCI):
+	@echo "building golangci-lint $(GOLANGCI_VERSION), once (a minute or two)"
+	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+$(GOVULNCHECK):
+	GOBIN=$(@D) $(GO) install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
