@@ -99,6 +99,7 @@ type Record struct {
 	Reason      string // poison only
 	Redrive     int
 	Redriven    int64
+	Masked      bool // poison only: the value is masked, never send it back
 
 	// Notes lists what was repaired while reading (Note* constants): each is counted on a metric.
 	Notes []string
