@@ -1,56 +1,144 @@
 // Package policy decides: whether a record may be called now, and what becomes
 // of it after an answer. Every function is pure: no I/O, no clock, no context,
-// no logger. The time is an argument, read once per phase by the caller.
+// no logger. The time is an argument, read once per phase by the caller. A
+// decision can be computed again from the same arguments, so the worker, redrive
+// plans, simulation and tests share these functions.
+//
+// # Rules
+//
+// A policy is an ordered list of rules. The first whose category glob matches a
+// record decides, and names itself in [Decision.Rule]. [New] demands a last rule
+// that matches everything: no record is without a rule.
+//
+// # Attempts
+//
+// Attempts count handler calls that failed by the record's own fault, the first
+// included. A record may ask for fewer than its rule gives ([Policy.Cap]), and
+// the value of a record on a source topic says where counting starts, clamped so
+// that each record is tried once ([Policy.Start]). The delay after a failure is
+// found by the attempts counted before it: after the first failure the first
+// delay, after the second the second; the last delay repeats. So a record whose
+// value says attempts: 2 begins with the third delay.
+//
+// # Tiers
+//
+// A tier is a topic in which every record waits equally long. The tiers are the
+// union of all rules' delays. A rule's delay has its own tier, and the not-before
+// is that delay less a jitter of at most a fifth and at most [MaxJitter], a hash
+// of id and attempt. Any other wait goes to the longest tier that is not longer
+// than the wait, and is re-tiered when it is taken up too early.
+//
+// # What an answer means
+//
+//	outcome                       decision                                  counted
+//	Resolved                      Resolve                                   no
+//	Permanent                     ToPoison permanent                        yes
+//	Suspect, PermanentIfCounted   ToPoison permanent                        yes
+//	Suspect, last attempt         ToPoison attempts_exhausted               yes
+//	Suspect, overdue              ToPoison sla_breached, if the rule says   yes
+//	Suspect                       Retry                                     yes
+//	InProgress                    Snooze, ten times; then as Suspect        no; then yes
+//	Busy                          HoldBack until the target's time          no
+//	Unavailable, Stopped          HoldBack                                  no
+//
+// An outcome of an unknown class is a Suspect. A counted attempt sets the
+// record's snoozes back to 0.
+//
+// # SLA
+//
+// A record is overdue when its rule's MaxAge has passed since the later of its
+// first entry and its last redrive. Being overdue never skips a call: only a
+// counted failure of an overdue record is a breach. So a record that grew old
+// while it was held, paused or without a worker still gets one call.
+//
+// # Outage is not failure
+//
+// Whether a failure is the record's or its target's is ruled by a [Breaker], one
+// for each target: a plain value that the caller keeps. [Policy.Admit] asks it
+// before a call, [Breaker.Observe] tells it the outcome, and [Policy.Decide] is
+// for outcomes that the breaker did not hold.
 package policy
 
 import (
+	"errors"
+	"slices"
 	"time"
-
-	"github.com/recon-dlq/recon-dlq/deadletter"
 )
 
 // Action is what is to be done with a record.
 type Action uint8
 
-// Admit answers Call, Wait, HoldBack, Retier or ToPoison; Decide all but Call and Wait.
+// Admit answers Call, Wait, HoldBack, Retier or ToPoison; Decide all but Call, Wait and Retier.
 const (
 	Call     Action = iota // call the handler now
 	Wait                   // not due: keep it in memory until NotBefore
 	HoldBack               // its target is thought down or asked for time: keep it, uncounted
 	Resolve                // settled
-	Retry                  // copy to Tier, one more attempt counted
+	Retry                  // copy to Tier, one more attempt counted, snoozes back to 0
 	Snooze                 // copy to Tier, one more snooze, no attempt counted
 	Retier                 // copy to Tier, nothing counted, not-before kept
 	ToPoison               // copy to poison with Reason
+)
+
+// String is a stable word for logs and metrics.
+func (a Action) String() string {
+	words := [...]string{"call", "wait", "hold", "resolve", "retry", "snooze", "retier", "poison"}
+	if int(a) < len(words) {
+		return words[a]
+	}
+	return "unknown"
+}
+
+// Reasons of decisions that are not poison (those are deadletter.Reason*). Stable.
+const (
+	ReasonDue         = "due"         // Call
+	ReasonProbe       = "probe"       // Call: it asks whether the target is back
+	ReasonNotDue      = "not_due"     // Wait, Retier
+	ReasonTargetDown  = "target_down" // HoldBack, by Admit: the breaker lets no call through now
+	ReasonResolved    = "resolved"    // Resolve
+	ReasonFailed      = "failed"      // Retry
+	ReasonInProgress  = "in_progress" // Snooze, HoldBack
+	ReasonBusy        = "busy"        // HoldBack
+	ReasonUnavailable = "unavailable" // HoldBack
+	ReasonStopped     = "stopped"     // HoldBack
 )
 
 // Decision is what policy made of a record.
 type Decision struct {
 	Action    Action
 	Tier      time.Duration // Retry, Snooze, Retier: the tier's delay
-	NotBefore time.Time     // Retry, Snooze, Retier: the record's not-before; Wait: look again then (UTC)
-	Reason    string        // a deadletter.Reason* for ToPoison; a short stable word otherwise
+	NotBefore time.Time     // Retry, Snooze, Retier: the record's not-before; Wait, HoldBack: look again then (UTC)
+	Reason    string        // a deadletter.Reason* for ToPoison; a Reason* of this package otherwise
 	Rule      string        // name of the rule that decided
 	Target    string        // Call, HoldBack: the target
 	Counted   bool          // one more attempt is counted
+	Snoozed   bool          // one more snooze is counted: with every Snooze, and with a HoldBack where no tier fits (the caller remembers it)
+	Epoch     uint64        // Call: the breaker's epoch, to be handed to Breaker.Observe with the outcome
 }
 
-// Breach says what a breached SLA does.
-type Breach uint8
+// Options is what a policy is made of.
+type Options struct {
+	Rules []Rule // in order: the first match decides
+}
 
-// What an SLA breach does to a record that failed after it.
-const (
-	BreachPoison Breach = iota // poison as sla_breached
-	BreachAlert                // alert only, go on
-)
+// Policy is a validated list of rules. It is not changed after New and is safe for concurrent use.
+type Policy struct {
+	rules []Rule
+	tiers []time.Duration // sorted, each once
+}
 
-// Rule is one policy rule. The first whose Category matches decides.
-type Rule struct {
-	Name     string
-	Category string          // glob, path.Match syntax; empty matches all
-	Target   string          // name of the handler; empty only where Attempts is 0
-	Attempts int             // handler calls, the first included; 0: straight to people
-	Delays   []time.Duration // between the calls; a short list repeats its last
-	MaxAge   time.Duration   // SLA
-	OnBreach Breach
+// New makes a policy. Its error joins all faults of the rules, each naming its
+// place as "rules[i].field" with the field's name in the configuration file.
+func New(o Options) (*Policy, error) {
+	if faults := check(o.Rules); len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	p := &Policy{rules: slices.Clone(o.Rules)}
+	for i := range p.rules {
+		p.rules[i].Delays = slices.Clone(p.rules[i].Delays)
+		p.tiers = append(p.tiers, p.rules[i].Delays...)
+	}
+	slices.Sort(p.tiers)
+	p.tiers = slices.Compact(p.tiers)
+	return p, nil
 }
