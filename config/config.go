@@ -1,13 +1,24 @@
 // Package config reads the configuration: YAML file, RECON_DLQ_* environment
 // and flags, through viper, into one validated value. It is the only importer
 // of viper.
+//
+// Every key that a user can write is in one table (schema.go). Keys are exact:
+// an unknown one is a fault that names the nearest right one, and a key of a
+// feature that is not built yet is refused, never accepted and ignored. All
+// faults are reported at once, each with its path and place. Flags win over the
+// environment, the environment over the file, the file over the defaults.
 package config
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/recon-dlq/recon-dlq/policy"
 )
+
+// DrainBound is how long a worker that loses a partition or stops waits for
+// calls in flight. A handler's timeout is shorter, or its calls would be cut.
+const DrainBound = 25 * time.Second
 
 // Config is the whole configuration. It is not changed after Load.
 type Config struct {
@@ -17,17 +28,17 @@ type Config struct {
 	Delivery   Delivery
 	Limits     Limits
 	Targets    []Target
-	Rules      []policy.Rule
+	Rules      []policy.Rule // never empty after Load
 	Escalation Escalation
 	Metrics    Metrics
-	FirstStart bool // --first-start: go on although the group's progress is gone
+	FirstStart bool // --first-start: go on although the group's progress is gone; never in a file
 }
 
 // Kafka says where the brokers are and who the worker is.
 type Kafka struct {
-	Brokers  []string
-	Group    string // also the prefix of transactional ids
-	Instance string // a name that outlives restarts; empty: dynamic member
+	Brokers  []string // host:port
+	Group    string   // also the prefix of transactional ids
+	Instance string   // a name that outlives restarts; empty: dynamic member
 }
 
 // Source names the topics that classifiers write.
@@ -61,15 +72,15 @@ type Limits struct {
 
 // Target is one named handler.
 type Target struct {
-	Name string
+	Name string // also the end of its hold topic's name
 	HTTP HTTP
 }
 
 // HTTP is a target reached over HTTP.
 type HTTP struct {
-	URL     string        // http(s)://…
-	Unix    string        // path of a unix socket; URL then gives the path only
-	Timeout time.Duration // per call
+	URL     string        // http(s)://…; may be empty with Unix, then the path is /
+	Unix    string        // absolute path of a unix socket; URL then gives host and path of the request only
+	Timeout time.Duration // per call, shorter than DrainBound
 }
 
 // Escalation says who is told.
@@ -80,9 +91,36 @@ type Escalation struct {
 // Webhook gets one POST per poison record. Empty URL: log lines only.
 type Webhook struct {
 	URL       string
-	TokenFile string // bearer token, read at start; never printed
-	Timeout   time.Duration
+	TokenFile string        // file of the bearer token
+	Token     Secret        // what Load read from TokenFile or the environment; never printed
+	Timeout   time.Duration // per POST
 }
 
 // Metrics is the read-only HTTP server.
-type Metrics struct{ Listen string }
+type Metrics struct {
+	Listen string // host:port; empty: no server
+}
+
+// Secret is text that no printing, logging or encoding shows.
+type Secret struct{ value string }
+
+// NewSecret wraps a secret.
+func NewSecret(s string) Secret { return Secret{value: s} }
+
+// Reveal gives the secret itself, for the one place that needs it.
+func (s Secret) Reveal() string { return s.value }
+
+const redacted = "[redacted]"
+
+// Format prints a placeholder whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
+
+// MarshalText gives a placeholder, for encoders and slog.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// Default is the configuration without file, environment and flags. It lacks
+// what has no default: brokers, a target, and so rules.
+func Default() Config {
+	c, _ := Load("", nil, nil) // the faults are the missing brokers and targets
+	return c
+}

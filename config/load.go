@@ -1,31 +1,428 @@
 package config
 
 import (
-	"io"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+
+	"github.com/recon-dlq/recon-dlq/policy"
 )
 
-// Fault is one thing that is wrong with the configuration.
-type Fault struct {
-	Path string `json:"path"`           // of the key, such as rules[2].sla.max_age
-	Line int    `json:"line,omitempty"` // in the file; 0 where the value is from elsewhere
-	Msg  string `json:"message"`
+// Load reads file, environment and flags into one validated configuration.
+//
+// file is a YAML file; empty: the one that RECON_DLQ_CONFIG names, or none. env
+// has the form of os.Environ; an empty variable counts as not set. Of flags (may
+// be nil) those defined by Flags and ClientFlags count when they were given.
+// The error is a *Faults with everything that is wrong; the Config then holds
+// what could be read.
+func Load(file string, env []string, flags *pflag.FlagSet) (Config, error) {
+	return load(file, env, flags, Config.faults)
 }
 
-// Faults is everything that is wrong with a configuration.
-type Faults struct {
-	File string
-	List []Fault
+// LoadClient is Load for commands that only talk to Kafka: a target and rules may be missing.
+func LoadClient(file string, env []string, flags *pflag.FlagSet) (Config, error) {
+	return load(file, env, flags, func(c Config) []Fault {
+		return slices.DeleteFunc(c.faults(), func(f Fault) bool { return f.Path == "targets" && len(c.Targets) == 0 })
+	})
 }
 
-func (f *Faults) Error() string { return "" }
+func load(file string, env []string, flags *pflag.FlagSet, check func(Config) []Fault) (Config, error) {
+	l := &loader{v: viper.New(), origin: make(map[string]string)}
+	vars := l.environment(env)
+	if file == "" {
+		file = vars[EnvConfig]
+	}
+	l.tree = newTree(file)
+	if file != "" {
+		l.tree = readFile(file)
+	}
+	l.layer(vars, flags)
+	c := l.build()
+	if flags != nil {
+		if f := flags.Lookup(flagFirstStart); f != nil {
+			c.FirstStart = f.Value.String() == "true"
+		}
+	}
+	faults := append(l.tree.faults, l.faults...)
+	if !l.tree.spoilt[""] { // without the file, what it would have said is not missing
+		for _, f := range check(c) {
+			if !l.excused(f.Path) {
+				faults = append(faults, l.placed(f))
+			}
+		}
+	}
+	if len(faults) == 0 {
+		return c, nil
+	}
+	slices.SortStableFunc(faults, func(a, b Fault) int { return a.Line - b.Line })
+	return c, &Faults{List: faults}
+}
 
-// Load reads the configuration.
-func Load(file string, env []string, flags *pflag.FlagSet) (Config, error) { return Config{}, nil }
+// loader puts the layers on each other and turns text into values.
+type loader struct {
+	tree   *tree
+	v      *viper.Viper
+	origin map[string]string // variable or flag that set a path; absent: file or default
+	faults []Fault
+}
 
-// Print writes the configuration as YAML.
-func (c Config) Print(w io.Writer) error { return nil }
+// fault reports something wrong with the value at path, wherever it came from.
+func (l *loader) fault(path, format string, args ...any) {
+	if l.tree.spoilt[path] {
+		return
+	}
+	l.tree.spoilt[path] = true
+	l.faults = append(l.faults, l.placed(Fault{Path: path, Msg: fmt.Sprintf(format, args...)}))
+}
 
-// PrintJSON writes the configuration as JSON.
-func (c Config) PrintJSON(w io.Writer) error { return nil }
+// placed adds to a fault where its value came from.
+func (l *loader) placed(f Fault) Fault {
+	key, _, _ := strings.Cut(f.Path, "[")
+	if from, ok := l.origin[key]; ok {
+		f.From = from
+	} else if line := l.tree.line(f.Path); line > 0 {
+		f.From, f.Line = l.tree.file, line
+	}
+	return f
+}
+
+// excused says whether something at path, above or below it is already
+// reported: then what follows from it is noise.
+func (l *loader) excused(path string) bool {
+	for p := range l.tree.spoilt {
+		if p == path || under(p, path) || under(path, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// under says whether path p is above path q.
+func under(p, q string) bool {
+	rest, ok := strings.CutPrefix(q, p)
+	return ok && rest != "" && (rest[0] == '.' || rest[0] == '[')
+}
+
+// environment gives our variables that are set, and reports those that do not exist.
+func (l *loader) environment(env []string) map[string]string {
+	known := envKeys()
+	names := []string{EnvConfig}
+	for name := range known {
+		names = append(names, name)
+	}
+	vars := make(map[string]string)
+	for _, e := range slices.Sorted(slices.Values(env)) {
+		name, value, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, envPrefix) {
+			continue
+		}
+		if slices.Contains(names, name) {
+			if value != "" {
+				vars[name] = value
+			}
+			continue
+		}
+		if injected.MatchString(name) {
+			continue
+		}
+		l.faults = append(l.faults, Fault{From: unknownName(name), Msg: unknownVariable(name, names)})
+	}
+	return vars
+}
+
+func unknownName(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return envPrefix + "…"
+}
+
+func unknownVariable(name string, names []string) string {
+	// A feature to come, or a list that only a file can hold?
+	var msg string
+	schema.each("", func(path string, k *key) {
+		n := envName(path)
+		if strings.Contains(path, "[]") || name != n && !strings.HasPrefix(name, n+"_") {
+			return
+		}
+		switch k.kind {
+		case later:
+			msg = fmt.Sprintf("%s is not supported yet", path)
+		case items:
+			msg = fmt.Sprintf("%s is a list of entries: it can only be set in the file", path)
+		}
+	})
+	if msg != "" {
+		return msg
+	}
+	own := strings.TrimPrefix(name, envPrefix)
+	bare := make([]string, len(names))
+	for i, n := range names {
+		bare[i] = strings.TrimPrefix(n, envPrefix)
+	}
+	if meant, ok := nearest(own, bare); ok {
+		return fmt.Sprintf("unknown variable: did you mean %s?", envPrefix+meant)
+	}
+	return "unknown variable: nothing is configured by it"
+}
+
+// layer fills viper: defaults, file, environment, flags.
+func (l *loader) layer(vars map[string]string, flags *pflag.FlagSet) {
+	schema.each("", func(path string, k *key) {
+		if k.def == "" || strings.Contains(path, "[]") {
+			return
+		}
+		if k.kind == texts {
+			l.v.SetDefault(path, []string{k.def})
+			return
+		}
+		l.v.SetDefault(path, k.def)
+	})
+	l.merge(l.tree.values)
+
+	set := make(map[string]any)
+	lists := make(map[string]bool)
+	schema.each("", func(path string, k *key) { lists[path] = k.kind == texts })
+	for name, path := range envKeys() {
+		value, ok := vars[name]
+		if !ok {
+			continue
+		}
+		l.override(path, name)
+		if !lists[path] {
+			set[path] = value
+			continue
+		}
+		parts := strings.Split(value, ",")
+		for i := range parts {
+			parts[i] = strings.TrimSpace(parts[i])
+		}
+		set[path] = parts
+	}
+	l.merge(set)
+
+	for name, path := range flagKeys {
+		if flags == nil {
+			break
+		}
+		if f := flags.Lookup(name); f != nil && f.Changed {
+			l.override(path, "--"+name)
+			_ = l.v.BindPFlag(path, f) // its only error is a nil flag
+		}
+	}
+}
+
+// override notes that a layer above the file sets path. A fault that the file
+// has there stays reported, but the new value is checked for itself.
+func (l *loader) override(path, from string) {
+	l.origin[path] = from
+	delete(l.tree.spoilt, path)
+}
+
+// merge lays values over what viper has. Those of lists of entries are not layered: only a file holds them.
+func (l *loader) merge(values map[string]any) {
+	nested := make(map[string]any)
+	for path, value := range values {
+		if strings.Contains(path, "[") {
+			continue
+		}
+		m := nested
+		parts := strings.Split(path, ".")
+		for _, part := range parts[:len(parts)-1] {
+			sub, ok := m[part].(map[string]any)
+			if !ok {
+				sub = make(map[string]any)
+				m[part] = sub
+			}
+			m = sub
+		}
+		m[parts[len(parts)-1]] = value
+	}
+	_ = l.v.MergeConfigMap(nested) // it has no error to give
+}
+
+// build turns text into values. What cannot be turned is a fault, and stays zero.
+func (l *loader) build() Config {
+	v := l.v
+	c := Config{
+		Kafka: Kafka{
+			Brokers:  v.GetStringSlice("kafka.brokers"),
+			Group:    v.GetString("kafka.group"),
+			Instance: v.GetString("kafka.instance"),
+		},
+		Source: Source{Topics: v.GetStringSlice("source.topics")},
+		Topics: Topics{
+			Retry:       v.GetString("topics.retry"),
+			Hold:        v.GetString("topics.hold"),
+			Poison:      v.GetString("topics.poison"),
+			Audit:       v.GetString("topics.audit"),
+			State:       v.GetString("topics.state"),
+			Replication: value(l, "topics.replication", v.GetString("topics.replication"), parseNumber),
+			Partitions:  value(l, "topics.partitions", v.GetString("topics.partitions"), parseNumber),
+		},
+		Delivery: Delivery(v.GetString("delivery")),
+		Limits: Limits{
+			MaxInflightBytes: value(l, "limits.max_inflight_bytes", v.GetString("limits.max_inflight_bytes"), parseSize),
+			Concurrency:      value(l, "limits.concurrency", v.GetString("limits.concurrency"), parseNumber),
+		},
+		Escalation: Escalation{Webhook: Webhook{
+			URL:       v.GetString("escalation.webhook.url"),
+			TokenFile: v.GetString("escalation.webhook.token_file"),
+			Timeout:   value(l, "escalation.webhook.timeout", v.GetString("escalation.webhook.timeout"), parseDuration),
+		}},
+		Metrics: Metrics{Listen: v.GetString("metrics.listen")},
+	}
+	c.Escalation.Webhook.Token = l.secret("escalation.webhook.token", c.Escalation.Webhook.TokenFile)
+	for i := range l.tree.count["targets"] {
+		c.Targets = append(c.Targets, l.target(fmt.Sprintf("targets[%d]", i)))
+	}
+	for i := range l.tree.count["rules"] {
+		c.Rules = append(c.Rules, l.rule(fmt.Sprintf("rules[%d]", i), c.Targets))
+	}
+	if l.tree.count["rules"] == 0 && len(c.Targets) > 0 {
+		attempts, delays, _ := policy.Preset(policy.DefaultPreset)
+		c.Rules = []policy.Rule{{
+			Name: "default", Target: c.Targets[0].Name,
+			Attempts: attempts, Delays: delays, MaxAge: policy.DefaultSLA,
+		}}
+	}
+	return c
+}
+
+// value parses what is written at path.
+func value[T any](l *loader, path, text string, parse func(string) (T, error)) T {
+	v, err := parse(text)
+	if err != nil {
+		l.fault(path, "%s", err)
+	}
+	return v
+}
+
+// entry gives what a key of a list's entry says, or its default.
+func (l *loader) entry(path string) string {
+	if s, ok := l.tree.values[path].(string); ok {
+		return s
+	}
+	k := &schema
+	for name := range strings.SplitSeq(path, ".") {
+		name, _, _ = strings.Cut(name, "[")
+		k = k.find(name)
+	}
+	return k.def
+}
+
+// secret reads the secret at path from the environment, or from the file that path_file names.
+func (l *loader) secret(path, file string) Secret {
+	fromEnv := strings.TrimSpace(l.v.GetString(path))
+	where := path
+	switch {
+	case l.v.GetString(path) != "" && file != "":
+		l.fault(path, "is set, and %s_file too: use one of them", path)
+		return Secret{}
+	case file != "":
+		where = path + "_file"
+		data, err := slurp(file, maxSecret)
+		if err != nil {
+			l.fault(where, "cannot read the secret: %s", fileProblem(err))
+			return Secret{}
+		}
+		fromEnv = strings.TrimSpace(string(data))
+	case l.v.GetString(path) == "":
+		return Secret{}
+	}
+	switch {
+	case fromEnv == "":
+		l.fault(where, "the secret is empty")
+	case strings.ContainsFunc(fromEnv, func(r rune) bool { return r <= ' ' || r > '~' }):
+		l.fault(where, "the secret has spaces, control characters or letters beyond ASCII: want one token")
+	default:
+		return NewSecret(fromEnv)
+	}
+	return Secret{}
+}
+
+// maxSecret bounds a secret's file, in bytes.
+const maxSecret = 8 << 10
+
+func (l *loader) target(path string) Target {
+	http := path + ".http"
+	t := Target{
+		Name: l.entry(path + ".name"),
+		HTTP: HTTP{
+			URL:     l.entry(http + ".url"),
+			Unix:    l.entry(http + ".unix"),
+			Timeout: value(l, http+".timeout", l.entry(http+".timeout"), parseDuration),
+		},
+	}
+	if socket, ok := strings.CutPrefix(t.HTTP.URL, "unix:"); ok {
+		if t.HTTP.Unix != "" {
+			l.fault(http+".url", "names a unix socket, and %s.unix too: use one of them", http)
+			return t
+		}
+		t.HTTP.URL, t.HTTP.Unix = "", socket
+		if rest, ok := strings.CutPrefix(socket, "//"); ok {
+			t.HTTP.Unix = rest
+		}
+	}
+	if t.HTTP.Unix != "" && strings.HasPrefix(t.HTTP.URL, "/") {
+		t.HTTP.URL = "http://localhost" + t.HTTP.URL
+	}
+	return t
+}
+
+func (l *loader) rule(path string, targets []Target) policy.Rule {
+	r := policy.Rule{
+		Name:     l.entry(path + ".name"),
+		Category: l.entry(path + ".match.category"),
+		Target:   l.entry(path + ".target"),
+		MaxAge:   value(l, path+".sla.max_age", l.entry(path+".sla.max_age"), parseDuration),
+		OnBreach: value(l, path+".sla.on_breach", l.entry(path+".sla.on_breach"), parseBreach),
+	}
+	_, hasStrategy := l.tree.values[path+".strategy"]
+	attempts, hasAttempts := l.tree.values[path+".attempts"].(string)
+	delays, hasDelays := l.tree.values[path+".delays"].([]string)
+	switch {
+	case hasStrategy && (hasAttempts || hasDelays):
+		l.fault(path+".strategy", "is set, and attempts or delays too: a strategy names both, use one or the other")
+	case hasAttempts:
+		r.Attempts = value(l, path+".attempts", attempts, parseNumber)
+		for i, d := range delays {
+			r.Delays = append(r.Delays, value(l, fmt.Sprintf("%s.delays[%d]", path, i), d, parseDuration))
+		}
+	case hasDelays:
+		l.fault(path+".attempts", "is missing: delays need it, such as attempts: %d", len(delays)+1)
+	default:
+		var ok bool
+		if r.Attempts, r.Delays, ok = policy.Preset(l.entry(path + ".strategy")); !ok {
+			l.fault(path+".strategy", "unknown strategy: want %s", strings.Join(presets, ", "))
+		}
+	}
+	if r.Target == "" && r.Attempts > 0 && len(targets) == 1 && !l.excused(path+".target") {
+		r.Target = targets[0].Name // there is no other to mean
+	}
+	return r
+}
+
+// presets are the strategies, by name.
+var presets = []string{"aggressive", "balanced", "gentle", "manual"}
+
+func parseBreach(s string) (policy.Breach, error) {
+	switch s {
+	case "poison":
+		return policy.BreachPoison, nil
+	case "alert":
+		return policy.BreachAlert, nil
+	}
+	return 0, errors.New("want poison or alert")
+}
+
+func formatBreach(b policy.Breach) string {
+	if b == policy.BreachAlert {
+		return "alert"
+	}
+	return "poison"
+}

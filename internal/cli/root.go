@@ -71,6 +71,11 @@ func (a *app) load(cmd *cobra.Command) (config.Config, error) {
 	return config.Load(a.file, a.env, cmd.Flags())
 }
 
+// loadClient is load for commands that only talk to Kafka: they need no target.
+func (a *app) loadClient(cmd *cobra.Command) (config.Config, error) {
+	return config.LoadClient(a.file, a.env, cmd.Flags())
+}
+
 // json says whether the output is for a machine.
 func (a *app) json() bool { return a.output == "json" }
 

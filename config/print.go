@@ -1,0 +1,157 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/recon-dlq/recon-dlq/policy"
+)
+
+// document is the configuration as a file: the same keys, in the same order.
+type document struct {
+	Kafka struct {
+		Brokers  []string `yaml:"brokers,flow" json:"brokers"`
+		Group    string   `yaml:"group" json:"group"`
+		Instance string   `yaml:"instance" json:"instance"`
+	} `yaml:"kafka" json:"kafka"`
+	Source struct {
+		Topics []string `yaml:"topics,flow" json:"topics"`
+	} `yaml:"source" json:"source"`
+	Topics struct {
+		Retry       string `yaml:"retry" json:"retry"`
+		Hold        string `yaml:"hold" json:"hold"`
+		Poison      string `yaml:"poison" json:"poison"`
+		Audit       string `yaml:"audit" json:"audit"`
+		State       string `yaml:"state" json:"state"`
+		Replication int    `yaml:"replication" json:"replication"`
+		Partitions  int    `yaml:"partitions" json:"partitions"`
+	} `yaml:"topics" json:"topics"`
+	Delivery string `yaml:"delivery" json:"delivery"`
+	Limits   struct {
+		MaxInflightBytes string `yaml:"max_inflight_bytes" json:"max_inflight_bytes"`
+		Concurrency      int    `yaml:"concurrency" json:"concurrency"`
+	} `yaml:"limits" json:"limits"`
+	Targets    []targetDoc `yaml:"targets" json:"targets"`
+	Rules      []ruleDoc   `yaml:"rules" json:"rules"`
+	Escalation struct {
+		Webhook struct {
+			URL       string `yaml:"url" json:"url"`
+			TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
+			Timeout   string `yaml:"timeout" json:"timeout"`
+		} `yaml:"webhook" json:"webhook"`
+	} `yaml:"escalation" json:"escalation"`
+	Metrics struct {
+		Listen string `yaml:"listen" json:"listen"`
+	} `yaml:"metrics" json:"metrics"`
+}
+
+type targetDoc struct {
+	Name string `yaml:"name" json:"name"`
+	HTTP struct {
+		URL     string `yaml:"url,omitempty" json:"url,omitempty"`
+		Unix    string `yaml:"unix,omitempty" json:"unix,omitempty"`
+		Timeout string `yaml:"timeout" json:"timeout"`
+	} `yaml:"http" json:"http"`
+}
+
+type ruleDoc struct {
+	Name     string    `yaml:"name" json:"name"`
+	Match    *matchDoc `yaml:"match,omitempty" json:"match,omitempty"`
+	Target   string    `yaml:"target,omitempty" json:"target,omitempty"`
+	Strategy string    `yaml:"strategy,omitempty" json:"strategy,omitempty"`
+	Attempts *int      `yaml:"attempts,omitempty" json:"attempts,omitempty"`
+	Delays   []string  `yaml:"delays,flow,omitempty" json:"delays,omitempty"`
+	SLA      struct {
+		MaxAge   string `yaml:"max_age" json:"max_age"`
+		OnBreach string `yaml:"on_breach" json:"on_breach"`
+	} `yaml:"sla" json:"sla"`
+}
+
+type matchDoc struct {
+	Category string `yaml:"category" json:"category"`
+}
+
+func (c Config) document() document {
+	var d document
+	d.Kafka.Brokers = c.Kafka.Brokers
+	d.Kafka.Group = c.Kafka.Group
+	d.Kafka.Instance = c.Kafka.Instance
+	d.Source.Topics = c.Source.Topics
+	d.Topics.Retry = c.Topics.Retry
+	d.Topics.Hold = c.Topics.Hold
+	d.Topics.Poison = c.Topics.Poison
+	d.Topics.Audit = c.Topics.Audit
+	d.Topics.State = c.Topics.State
+	d.Topics.Replication = c.Topics.Replication
+	d.Topics.Partitions = c.Topics.Partitions
+	d.Delivery = string(c.Delivery)
+	d.Limits.MaxInflightBytes = formatSize(c.Limits.MaxInflightBytes)
+	d.Limits.Concurrency = c.Limits.Concurrency
+	for _, t := range c.Targets {
+		var doc targetDoc
+		doc.Name = t.Name
+		doc.HTTP.URL = t.HTTP.URL
+		doc.HTTP.Unix = t.HTTP.Unix
+		doc.HTTP.Timeout = policy.FormatDelay(t.HTTP.Timeout)
+		d.Targets = append(d.Targets, doc)
+	}
+	for _, r := range c.Rules {
+		d.Rules = append(d.Rules, newRuleDoc(r))
+	}
+	w := c.Escalation.Webhook
+	d.Escalation.Webhook.URL = w.URL
+	d.Escalation.Webhook.TokenFile = w.TokenFile
+	d.Escalation.Webhook.Timeout = policy.FormatDelay(w.Timeout)
+	d.Metrics.Listen = c.Metrics.Listen
+	return d
+}
+
+func newRuleDoc(r policy.Rule) ruleDoc {
+	doc := ruleDoc{Name: r.Name, Target: r.Target}
+	if r.Category != "" {
+		doc.Match = &matchDoc{Category: r.Category}
+	}
+	for _, name := range presets {
+		if attempts, delays, _ := policy.Preset(name); attempts == r.Attempts && slices.Equal(delays, r.Delays) {
+			doc.Strategy = name
+		}
+	}
+	if doc.Strategy == "" {
+		doc.Attempts = &r.Attempts
+		for _, d := range r.Delays {
+			doc.Delays = append(doc.Delays, policy.FormatDelay(d))
+		}
+	}
+	doc.SLA.MaxAge = policy.FormatDelay(r.MaxAge)
+	doc.SLA.OnBreach = formatBreach(r.OnBreach)
+	return doc
+}
+
+// Print writes the configuration as YAML that Load reads to the same value. It
+// has no secret, only the paths of their files. FirstStart is a flag's alone.
+func (c Config) Print(w io.Writer) error {
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(c.document()); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	if err := enc.Close(); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	return nil
+}
+
+// PrintJSON writes what Print writes, as JSON.
+func (c Config) PrintJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(c.document()); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	return nil
+}
