@@ -6,6 +6,8 @@ import "github.com/spf13/cobra"
 func commands(a *app) []*cobra.Command {
 	return []*cobra.Command{
 		newConfig(a),
+		newEnqueue(a),
+		newTopics(a),
 		newVersion(a),
 	}
 }

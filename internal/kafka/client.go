@@ -86,7 +86,7 @@ func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	case kgo.LogLevelWarn:
 		to = slog.LevelWarn
 	}
-	l.to.Log(context.Background(), to, "kafka client: "+msg, keyvals...)
+	l.to.Log(context.Background(), to, "kafka client", append([]any{"says", msg}, keyvals...)...)
 }
 
 // Reach asks every configured broker once, at the same time, and returns nil

@@ -181,6 +181,20 @@ func (l Layout) Topics() []Topic {
 	return topics
 }
 
+// ForRules returns the layout with the tiers and the retention that the rules
+// ask for: a source keeps a record for the longest SLA, the longest wait policy
+// can set, and RetentionSlack.
+func (l Layout) ForRules(p *policy.Policy, rules []policy.Rule) Layout {
+	l.Tiers = p.Tiers()
+	l.Retention = RetentionSlack + p.MaxWait()
+	sla := time.Duration(0)
+	for _, r := range rules {
+		sla = max(sla, r.MaxAge)
+	}
+	l.Retention += sla
+	return l
+}
+
 // withCluster fills in what the layout takes from the cluster: the sources'
 // sizes and partitions, and tiers that are there but no longer configured
 // (they are still drained, so they must keep their records too).

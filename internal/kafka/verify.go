@@ -200,3 +200,25 @@ func why(role Role, key string) string {
 	}
 	return "wanted by the product"
 }
+
+// Inspect is for programs that use one topic only, such as a classifier: its
+// facts, if it exists and op is allowed on it. Errors: *MissingError,
+// *RightError, and the network's. Without the right to read its settings,
+// MaxMessageBytes is Kafka's default.
+func Inspect(ctx context.Context, cl *kgo.Client, topic string, op Operation) (TopicFacts, error) {
+	c := cluster{topics: make(map[string]topicState)}
+	if err := c.metadata(ctx, cl, named([]string{topic}), func(string) bool { return true }); err != nil {
+		return TopicFacts{}, err
+	}
+	t := c.topics[topic]
+	if t.err != nil {
+		return TopicFacts{}, Explain(t.err, Need(ResourceTopic, topic, op))
+	}
+	if !allowed(t.ops, op) {
+		return TopicFacts{}, Need(ResourceTopic, topic, op)
+	}
+	if err := c.configs(ctx, cl); err != nil {
+		return TopicFacts{}, err
+	}
+	return c.topics[topic].facts(), nil
+}
