@@ -90,7 +90,8 @@ type Escalator struct {
 	// them again. Owned by Run's goroutine while no session runs, by the session else.
 	done map[place]bool
 
-	fenced []time.Time // when we were fenced without being slow; owned by Run
+	fenced  []time.Time   // when we were fenced without being slow; owned by Run
+	restart time.Duration // restartMin, but in tests
 }
 
 // place is a record's position in the poison topic.
@@ -119,7 +120,7 @@ func New(o Options) (*Escalator, error) {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	e := &Escalator{o: o, done: make(map[place]bool)}
+	e := &Escalator{o: o, done: make(map[place]bool), restart: restartMin}
 	if o.Webhook.URL != "" {
 		var err error
 		if e.webhook, err = newWebhook(o.Webhook, o.Now, o.Rand); err != nil {
@@ -150,7 +151,7 @@ func (e *Escalator) Run(ctx context.Context) error {
 	} else {
 		defer e.webhook.close()
 	}
-	wait := restartMin
+	wait := e.restart
 	for ctx.Err() == nil {
 		started := e.o.Now()
 		err := e.session(ctx)
@@ -161,7 +162,7 @@ func (e *Escalator) Run(ctx context.Context) error {
 			return fmt.Errorf("escalation: instance %q, transactional id %q: %w: give each worker its own kafka.instance", e.o.Instance, e.txnID, ErrFenced)
 		}
 		if e.o.Now().Sub(started) > restartHealthy {
-			wait = restartMin
+			wait = e.restart
 		}
 		delay := wait/2 + time.Duration(e.o.Rand()*float64(wait/2))
 		wait = min(2*wait, restartMax)

@@ -30,15 +30,14 @@ type notice struct {
 	Source        string `json:"source"`
 }
 
-// newNotice takes what may be told of r. Texts are bounded, and a reason or
-// class that is not a plain word is not repeated: it could be anything.
+// newNotice takes what may be told of r. Texts are bounded.
 func newNotice(r *deadletter.Record, source string) notice {
 	return notice{
 		RecordID:      cut(r.ID, maxID),
 		DiscrepancyID: cut(r.DiscrepancyID, maxID),
 		Category:      cut(r.Category, maxID),
-		Reason:        word(r.Reason),
-		ErrorClass:    word(r.ErrorClass),
+		Reason:        r.Reason,
+		ErrorClass:    r.ErrorClass,
 		Attempt:       r.Attempt,
 		Redrive:       r.Redrive,
 		Origin:        cut(r.Origin, maxID),
@@ -52,7 +51,7 @@ func newNotice(r *deadletter.Record, source string) notice {
 // another after a redrive.
 func (n notice) key() string { return fmt.Sprintf("%s-%d", n.RecordID, n.Redrive) }
 
-// body is the JSON that is posted. It is below 8 KiB, since every text is bounded.
+// body is the JSON that is posted. It is below 20 KiB at worst, since every text is bounded.
 func (n notice) body() ([]byte, error) { return json.Marshal(n) }
 
 // LogValue gives the notice's fields for a log line.
@@ -85,7 +84,8 @@ func cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// word returns s if it is a plain word of our vocabulary's form, "other" else.
+// word returns s if it is a plain word of our vocabulary's form, "other" else: a
+// reason or class that somebody else wrote could be anything.
 func word(s string) string {
 	if len(s) > maxToken {
 		return "other"

@@ -483,6 +483,7 @@ func (s *session) read(rec *kgo.Record, topicID [16]byte, now time.Time) deadlet
 	if err != nil && r.Reason == "" {
 		r.Reason = deadletter.ReasonMalformed
 	}
+	r.Reason, r.ErrorClass = word(r.Reason), word(r.ErrorClass)
 	r.Key, r.Value, r.Foreign, r.Error, r.Notes = nil, nil, nil, "", nil
 	return r
 }
