@@ -182,13 +182,13 @@ func (r *Record) believe(own *owned, m Message, o ReadOptions, arrival int64) *M
 	now := o.Now.UnixMilli()
 	if own.last[ownID] != nil {
 		r.ID = string(own.last[ownID])
-		r.Timestamp = own.past(ownTimestamp, now, arrival)
 	} else {
 		r.arrive(m, o)
 		r.note(NoteIdentityMissing)
-		if t := own.past(ownTimestamp, now, arrival); t > 0 {
-			r.Timestamp = t
-		}
+	}
+	// As the broker gave it then, right or wrong: nothing is decided by it.
+	if t, _ := parseDecimal(own.last[ownTimestamp]); t > 0 {
+		r.Timestamp = t
 	}
 	switch {
 	case own.last[ownOrigin] != nil:
@@ -240,8 +240,8 @@ func (r *Record) readEnqueued(own *owned, now, arrival int64) {
 	case r.Enqueued > arrival:
 		r.Enqueued = arrival
 		r.note(NoteEnqueuedAhead)
-	case r.Enqueued == 0:
-		r.Enqueued = r.Timestamp // Read falls back to the arrival of this copy
+	case r.Enqueued == 0 && year2000 <= r.Timestamp && r.Timestamp <= arrival:
+		r.Enqueued = r.Timestamp // else Read takes the arrival of this copy
 	}
 }
 

@@ -324,7 +324,7 @@ func TestAnUnreadableOriginBecomesThisPosition(t *testing.T) {
 
 func TestATimeAheadOfEveryClockIsClampedToTheArrival(t *testing.T) {
 	day := readAt.UnixMilli() + dayMS
-	for _, name := range []string{"recon-enqueued", "recon-timestamp", "recon-first-failed", "recon-redriven"} {
+	for _, name := range []string{"recon-enqueued", "recon-first-failed", "recon-redriven"} {
 		for in, want := range map[string]int64{
 			"1764547200001":               1764547200001,
 			strconv.FormatInt(day, 10):    day,
@@ -337,8 +337,7 @@ func TestATimeAheadOfEveryClockIsClampedToTheArrival(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := map[string]int64{
-				"recon-enqueued": r.Enqueued, "recon-timestamp": r.Timestamp,
-				"recon-first-failed": r.FirstFailed, "recon-redriven": r.Redriven,
+				"recon-enqueued": r.Enqueued, "recon-first-failed": r.FirstFailed, "recon-redriven": r.Redriven,
 			}[name]
 			if got != want {
 				t.Errorf("%s %s is read as %d, want %d", name, in, got, want)
@@ -379,6 +378,11 @@ func TestEnqueuedOfACopyFallsBackToTheValueThenToTheFirstArrival(t *testing.T) {
 	}
 	if r := read(unknown, header("recon-timestamp", "1764547200004")); r.Enqueued != 1764547200004 {
 		t.Errorf("the first arrival was 1764547200004, read %d", r.Enqueued)
+	}
+	for _, first := range []string{"1764547200", strconv.FormatInt(arrived+1, 10), "99999999999999999999"} {
+		if r := read(unknown, header("recon-timestamp", first)); r.Enqueued != arrived {
+			t.Errorf("a first arrival at %s is no arrival: read %d, want %d", first, r.Enqueued, arrived)
+		}
 	}
 	if r := read(unknown); r.Enqueued != arrived {
 		t.Errorf("nothing known: read %d, want the arrival %d", r.Enqueued, arrived)
