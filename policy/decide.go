@@ -107,6 +107,6 @@ func jitter(id string, attempt int, delay time.Duration) time.Duration {
 
 func hash(s string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(s)) // never an error, see hash.Hash
+	_, _ = h.Write([]byte(s)) // never an error, see hash.Hash
 	return h.Sum64()
 }
