@@ -26,7 +26,7 @@ const (
 	// A tier that topics apply creates is seen by a pattern subscription only
 	// after the group leader's metadata age; Kafka's default is 5 minutes.
 	metadataMaxAge = 15 * time.Second
-	reachTimeout   = 10 * time.Second
+	reachTimeout   = 7 * time.Second
 )
 
 // Conn says how to reach the cluster. Every client of the product is made from one.
@@ -92,7 +92,7 @@ func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 // Reach asks every configured broker once, at the same time, and returns nil
 // as soon as the cluster can be used: one broker answers, and at least one of
 // the addresses the cluster advertises can be reached from here. It takes at
-// most 10 s per step. The error names each address and what is wrong with it.
+// most 7 s per step. The error names each address and what is wrong with it.
 func Reach(ctx context.Context, c Conn) error {
 	if len(c.Brokers) == 0 {
 		return errors.New("kafka.brokers: none given: name at least one host:port")
@@ -203,7 +203,7 @@ func dialReason(err error) string {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "no route to host: check the address"
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return "no answer in time: check the address and the firewall"
+		return "no answer in time: check the address and the firewall, and that a Kafka broker listens there"
 	default:
 		return err.Error() + ": is this a Kafka broker?"
 	}
