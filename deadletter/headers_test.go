@@ -439,6 +439,7 @@ func TestCutErrorIsValidBoundedAndOnARuneBoundary(t *testing.T) {
 		{"invalid", "a\xFFb", "a\uFFFDb"},
 		{"invalid that grows over the edge", strings.Repeat("a\xFF", limit/2), strings.Repeat("a\uFFFD", limit/4)},
 		{"only continuation bytes", strings.Repeat("\x80", 10*limit), "\uFFFD"},
+		{"text behind bad bytes", strings.Repeat("\x80", limit) + "end", "\uFFFDend"},
 		{"megabytes", strings.Repeat("é", 1<<20), strings.Repeat("é", limit/2)},
 	} {
 		got := deadletter.CutError(tc.in)
@@ -448,6 +449,25 @@ func TestCutErrorIsValidBoundedAndOnARuneBoundary(t *testing.T) {
 		if len(got) > limit || !utf8.ValidString(got) {
 			t.Errorf("%s: %d bytes, valid %v", tc.name, len(got), utf8.ValidString(got))
 		}
+	}
+}
+
+func TestALongHeaderOfAnotherVersionIsCutOnARuneBoundary(t *testing.T) {
+	const limit = deadletter.MaxErrorBytes
+	r, err := readCopy(deadletter.Poison, header("recon-id", identity), header("recon-origin", "recon.dlq/2/17"), header("recon-attempt", "1"),
+		header("recon-error", strings.Repeat("x", limit-3)+"😀"))
+	if err != nil || r.Error != strings.Repeat("x", limit-3) {
+		t.Errorf("%d bytes of error, ending in %q, %v", len(r.Error), r.Error[max(0, len(r.Error)-5):], err)
+	}
+	wantNotes(t, r, deadletter.NoteHeaderRepaired)
+}
+
+func TestOwnedValuesDoNotRunIntoEachOther(t *testing.T) {
+	r := deadletter.Record{ID: identity, Attempt: 1, Redrive: 2}
+	headers := r.Headers()
+	_ = append(headers[0].Value, "overrun"...)
+	if !sameHeaders(headers, r.Headers()) {
+		t.Errorf("an append to one value changed another: %q", headers)
 	}
 }
 

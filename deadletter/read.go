@@ -35,7 +35,7 @@ type ReadOptions struct {
 //   - A tier's record with no readable not-before, and a not-before beyond
 //     Now + MaxWait, is due at arrival + Delay.
 //
-// The error is nil or a *[MalformedError]. Then the record still has all that
+// The error is nil or a *[MalformedError], of the value before that of a header. Then the record still has all that
 // could be read: ID, Origin, Key, Value and Foreign always.
 func Read(m Message, o ReadOptions) (Record, error) {
 	now := o.Now.UnixMilli()
@@ -87,14 +87,7 @@ func (r *Record) arrive(m Message, o ReadOptions) {
 	r.Timestamp = max(m.Timestamp, 0)
 }
 
-func (r *Record) note(note string) {
-	for _, n := range r.Notes {
-		if n == note {
-			return
-		}
-	}
-	r.Notes = append(r.Notes, note)
-}
+func (r *Record) note(note string) { r.Notes = append(r.Notes, note) }
 
 // Identity is the recon-id of what arrives at p: hex of the first 16 bytes of
 // SHA-256 over cluster id, topic id, partition (int32) and offset (int64), big

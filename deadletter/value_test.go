@@ -45,6 +45,7 @@ func TestStringsAreDecoded(t *testing.T) {
 		`\ud83d\ude00 and \uD83D\uDE00`: "😀 and 😀",
 		`\u0000`:                        "\x00",
 		`\uffff\ufffd`:                  "\uffff\ufffd",
+		`\ud800\udc00\udbff\udfff`:      "\U00010000\U0010FFFF",
 		`Zürich 😀`:                      "Zürich 😀",
 		strings.Repeat("é", 256):        strings.Repeat("é", 256), // 512 bytes
 		strings.Repeat(`\u0041`, 512):   strings.Repeat("A", 512),
@@ -151,6 +152,8 @@ func TestBadInputIsMalformedAndSaysWhere(t *testing.T) {
 		{"id much too long", with("discrepancy_id", `"`+strings.Repeat("x", 5000)+`"`), at("discrepancy_id", atID, "longer than 512 bytes")},
 		{"id with half a surrogate pair", with("discrepancy_id", `"\ud800"`), at("discrepancy_id", atID, "unpaired surrogate")},
 		{"id with the low half first", with("discrepancy_id", `"\ude00\ud83d"`), at("discrepancy_id", atID, "unpaired surrogate")},
+		{"id with two low halves", with("discrepancy_id", `"\udc00\udc00"`), at("discrepancy_id", atID, "unpaired surrogate")},
+		{"id with a pair that misses its low half", with("discrepancy_id", `"\ud83d\ue000"`), at("discrepancy_id", atID, "unpaired surrogate")},
 		{"id with half a pair and a rune", with("discrepancy_id", `"\ud83d\u0041"`), at("discrepancy_id", atID, "unpaired surrogate")},
 		{"category of the wrong type", with("category", `["c"]`), at("category", atCategory, "not a string")},
 		{"context of the wrong type", with("context", `"{}"`), at("context", atContext, "not an object")},
