@@ -65,7 +65,7 @@ func TestReadingStopsAtAnOpenTransactionAndDoesNotHang(t *testing.T) {
 func TestTopicsAreMadeAsTheWorkerWantsThem(t *testing.T) {
 	Each(t, func(t *testing.T, b Broker) {
 		names := Topics(t, b, 3, []time.Duration{90 * time.Second, time.Hour}, map[string]string{"max.message.bytes": "2000000"})
-		if got, want := names.Tiers(), []string{names.Retry + "1m30s", names.Retry + "1h"}; got[0] != want[0] || got[1] != want[1] {
+		if got, want := names.Tiers(), []string{names.Retry + "90s", names.Retry + "1h"}; got[0] != want[0] || got[1] != want[1] {
 			t.Errorf("tiers are %v, want %v", got, want)
 		}
 		adm := kadm.NewClient(Client(t, b.Opts()...))
@@ -78,7 +78,7 @@ func TestTopicsAreMadeAsTheWorkerWantsThem(t *testing.T) {
 			names.Tier(time.Hour):  {"max.message.bytes", "2000000"},
 			names.Audit:            {"message.timestamp.type", "LogAppendTime"},
 			names.State:            {"cleanup.policy", "compact"},
-			names.Retry + "1m30s":  {"retention.ms", "-1"},
+			names.Retry + "90s":  {"retention.ms", "-1"},
 			names.Prefix + ".none": {},
 		} {
 			config, err := configs.On(topic, nil)
@@ -105,7 +105,10 @@ func TestTopicsAreMadeAsTheWorkerWantsThem(t *testing.T) {
 }
 
 func TestAKilledNodeComesBackWithItsData(t *testing.T) {
-	k := NewKafka(t, Options{Properties: map[string]string{"offset.metadata.max.bytes": "1000"}, TransactionVersion: 1})
+	k := NewKafka(t, Options{TransactionVersion: 1, Properties: map[string]string{
+		"offset.metadata.max.bytes": "1000",
+		"broker.session.timeout.ms": "2000", // how long the controller still counts on the killed broker
+	}})
 	names := Topics(t, k, 1, nil, nil)
 	Produce(t, k, &kgo.Record{Topic: names.Source, Value: []byte("kept")})
 	k.Kill(1)
@@ -161,7 +164,7 @@ func TestWithAnAuthorizerAClientMayDoOnlyWhatAnACLAllows(t *testing.T) {
 }
 
 func TestThreeNodesReplicate(t *testing.T) {
-	k := NewKafka(t, Options{Nodes: 3})
+	k := NewKafka(t, Options{Nodes: 3, Properties: map[string]string{"broker.session.timeout.ms": "2000"}})
 	names := Topics(t, k, 2, nil, nil)
 	k.Kill(2)
 	Produce(t, k, &kgo.Record{Topic: names.Source, Value: []byte("acknowledged by two")})

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/test/stable"
 )
 
@@ -35,7 +36,7 @@ type Names struct {
 }
 
 // Tier is the name of the tier with a delay.
-func (n Names) Tier(delay time.Duration) string { return n.Retry + delayName(delay) }
+func (n Names) Tier(delay time.Duration) string { return n.Retry + policy.FormatDelay(delay) }
 
 // Tiers are the names of all tiers.
 func (n Names) Tiers() []string {
@@ -188,16 +189,4 @@ func ReadAll(ctx context.Context, b Broker, topics ...string) ([]*kgo.Record, er
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 	})
 	return records, nil
-}
-
-// delayName writes a delay as topics' names do: 10s, 1m, 1h, 1h30m.
-func delayName(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
