@@ -100,7 +100,7 @@ func TestATrackerAgreesWithANaiveModelOverReadsCompletionsAbortsAndRestarts(t *t
 						rest = append(rest, o)
 					}
 				}
-				nonce, seq = nonce+1, seq+int64(len(done))
+				nonce++
 				plan, n, err := tr.Plan(done, nonce, tr.Next(), seq, DefaultLimit)
 				if err != nil || n != len(done) {
 					t.Fatalf("a small plan does not fit: %d of %d, %v", n, len(done), err)
@@ -116,6 +116,9 @@ func TestATrackerAgreesWithANaiveModelOverReadsCompletionsAbortsAndRestarts(t *t
 					t.Fatalf("decoded %+v, wrote %+v", got, plan.Progress)
 				}
 				tr.Commit(plan)
+				if seq += int64(len(done)); got.Seq != seq {
+					t.Fatalf("seq %d after %d completions", got.Seq, seq)
+				}
 				pending = rest
 				for _, o := range done {
 					m.done[o] = true

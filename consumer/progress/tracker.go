@@ -114,13 +114,14 @@ type Plan struct {
 }
 
 // Plan makes the commit that completes done (ascending, all open) on top of the
-// last one. If that does not fit limit characters, it completes as many from
+// last one. Each completion is one audit event: seq is the number of events
+// before them, and the plan's is after them. If that does not fit limit characters, it completes as many from
 // the front as fit, and says how many. Without any that fit it returns
 // ErrTooLong; the last commit stays what it is.
 func (t *Tracker) Plan(done []int64, nonce uint64, seen, seq int64, limit int) (Plan, int, error) {
 	try := func(n int) (Plan, error) {
 		p := t.after(done[:n])
-		p.Nonce, p.Seen, p.Seq = nonce, seen, seq
+		p.Nonce, p.Seen, p.Seq = nonce, seen, seq+int64(n)
 		m, err := Encode(p, limit)
 		return Plan{Progress: p, Metadata: m, done: done[:n]}, err
 	}

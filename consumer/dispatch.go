@@ -1,0 +1,359 @@
+package consumer
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
+	"github.com/recon-dlq/recon-dlq/remedy"
+)
+
+// target is a handler with its queue and its breaker. Guarded by Consumer.mu.
+type target struct {
+	Target
+	handler remedy.Handler
+	slots   int // calls it may have at a time
+	breaker policy.Breaker
+	queue   queue
+	running int      // calls that hold a slot
+	stuck   int      // calls past their deadline
+	calls   []*entry // all that are in the handler, stuck ones included
+	ask     time.Time
+}
+
+// queue is a first-in-first-out of entries. Entries that have left it in
+// another way (their partition is gone) are skipped when they come up.
+type queue struct {
+	items []*entry
+	head  int
+}
+
+func (q *queue) push(e *entry) { q.items = append(q.items, e) }
+
+func (q *queue) len() int { return len(q.items) - q.head }
+
+func (q *queue) pop() *entry {
+	e := q.items[q.head]
+	q.items[q.head] = nil
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	} else if q.head > 1024 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return e
+}
+
+// dueHeap orders waiting entries by when to look at them again.
+type dueHeap []*entry
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].wake.Before(h[j].wake) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+func (h *dueHeap) Push(x any) {
+	e := x.(*entry) //nolint:forcetypeassert // only entries are pushed
+	e.index = len(*h)
+	*h = append(*h, e)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	e.index = -1
+	return e
+}
+
+// wait puts e into the due heap until at.
+func (c *Consumer) wait(e *entry, at time.Time) {
+	e.state, e.wake = waiting, at
+	e.p.waiting += e.size
+	heap.Push(&c.due, e)
+	c.arm(at)
+}
+
+// unwait takes e out of the due heap.
+func (c *Consumer) unwait(e *entry) {
+	if e.index >= 0 {
+		heap.Remove(&c.due, e.index)
+		e.p.waiting -= e.size
+	}
+}
+
+// longestSleep is how long the timer sleeps at most: the wall clock can jump,
+// and a sleep does not follow it.
+const longestSleep = time.Second
+
+// arm makes the timer fire at at, if it would not fire earlier.
+func (c *Consumer) arm(at time.Time) {
+	now := c.now()
+	if latest := now.Add(longestSleep); at.After(latest) {
+		at = latest
+	}
+	if !c.armed.IsZero() && !at.Before(c.armed) {
+		return
+	}
+	c.armed = at
+	c.timer.Reset(max(at.Sub(now), 0))
+}
+
+// onTimer moves what has become due into the queues.
+func (c *Consumer) onTimer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.armed = time.Time{}
+	for len(c.due) > 0 && !c.due[0].wake.After(now) {
+		e := heap.Pop(&c.due).(*entry) //nolint:forcetypeassert // only entries are pushed
+		e.p.waiting -= e.size
+		c.route(e, now)
+		c.adjust(e.p)
+	}
+	c.dispatch(now)
+	if len(c.due) > 0 {
+		c.arm(c.due[0].wake)
+	}
+	for _, t := range c.order {
+		if t.queue.len() > 0 && t.ask.After(now) {
+			c.arm(t.ask)
+		}
+	}
+}
+
+// route sends a due record on: into its target's queue, or to what policy makes
+// of it without a call. The target's own state matters only when a slot is free.
+func (c *Consumer) route(e *entry, now time.Time) {
+	if e.wake.IsZero() && e.rec.Kind == deadletter.Tier {
+		if at := e.takeUp(); at.After(now) {
+			c.wait(e, at)
+			return
+		}
+	}
+	d, _ := c.o.Policy.Admit(policy.Breaker{}, &e.rec, now)
+	c.settle(e, d, deadletter.Outcome{}, now)
+	if d.Action == policy.Call {
+		if e.target == nil {
+			e.target = c.targets[d.Target]
+		}
+		e.state = ready
+		e.target.queue.push(e)
+	}
+}
+
+// settle does what a decision other than Call asks for.
+func (c *Consumer) settle(e *entry, d policy.Decision, o deadletter.Outcome, now time.Time) {
+	switch d.Action {
+	case policy.Call:
+	case policy.Wait:
+		c.wait(e, d.NotBefore)
+	case policy.HoldBack:
+		if d.Snoozed {
+			e.rec.Snoozes++
+		}
+		c.wait(e, d.NotBefore)
+	case policy.Resolve, policy.Retry, policy.Snooze, policy.Retier, policy.ToPoison:
+		c.finish(e, d, o, now)
+	}
+}
+
+// finish gives e its result; a lane commits it.
+func (c *Consumer) finish(e *entry, d policy.Decision, o deadletter.Outcome, now time.Time) {
+	e.state, e.decision, e.outcome, e.decided = done, d, o, now
+	e.p.done = append(e.p.done, e)
+	e.p.lane.kick()
+}
+
+// dispatch starts calls while there are free slots, taking the targets in turn.
+func (c *Consumer) dispatch(now time.Time) {
+	if c.closing || len(c.order) == 0 {
+		return
+	}
+	for idle := 0; idle < len(c.order) && c.running < c.o.Concurrency; {
+		t := c.order[c.turn%len(c.order)]
+		c.turn++
+		if c.start(t, now) {
+			idle = 0
+		} else {
+			idle++
+		}
+	}
+}
+
+// start begins the next call of t that may begin, if any.
+func (c *Consumer) start(t *target, now time.Time) bool {
+	if t.running >= t.slots || t.stuck >= maxStuck || t.ask.After(now) {
+		return false
+	}
+	for range t.queue.len() {
+		e := t.queue.pop()
+		if e.state != ready || !e.p.active() {
+			continue // its partition goes or is gone
+		}
+		var d policy.Decision
+		d, t.breaker = c.o.Policy.Admit(t.breaker, &e.rec, now)
+		switch d.Action {
+		case policy.Call:
+			t.ask = time.Time{}
+			c.call(e, d, now)
+			return true
+		case policy.HoldBack:
+			t.queue.push(e)
+			// A probe takes a record that has not failed: ask for the others
+			// too while the target may be asked at all.
+			if next := t.breaker.NextProbe(); next.After(now) {
+				t.ask = next
+				c.arm(next)
+				return false
+			}
+		default:
+			c.settle(e, d, deadletter.Outcome{}, now)
+		}
+	}
+	if t.queue.len() > 0 { // every one was refused for now
+		t.ask = now.Add(t.retryProbe())
+		c.arm(t.ask)
+	}
+	return false
+}
+
+// retryProbe is when to ask again for a target whose held records have all failed.
+func (t *target) retryProbe() time.Duration {
+	if t.Breaker.ProbeMin > 0 {
+		return t.Breaker.ProbeMin
+	}
+	return time.Second
+}
+
+// call hands e to its handler.
+func (c *Consumer) call(e *entry, d policy.Decision, now time.Time) {
+	t := e.target
+	e.state, e.started, e.decision = calling, now, d
+	e.slot = len(t.calls)
+	t.calls = append(t.calls, e)
+	t.running++
+	c.running++
+	e.p.calls++
+	if at := time.UnixMilli(e.rec.NotBefore); e.rec.NotBefore > 0 {
+		c.m.lateness.Observe(now.Sub(at).Seconds())
+	}
+	go c.handle(e, t)
+}
+
+// handle runs one call. Whatever the handler does – answer, panic, exit its
+// goroutine, never return – concerns this record only.
+func (c *Consumer) handle(e *entry, t *target) {
+	ctx, cancel := context.WithTimeout(c.callCtx, t.Timeout)
+	defer cancel()
+	o := deadletter.Outcome{Class: deadletter.Suspect, Cause: "exited", Message: "the handler ended its goroutine"}
+	defer func() {
+		cancel()
+		c.answer(e, t, o)
+	}()
+	o = remedy.Call(ctx, t.handler, &e.rec)
+}
+
+// answer takes a handler's outcome.
+func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.leaveHandler(e, t)
+	c.m.called(t.Name, o.Class, now.Sub(e.started))
+	if e.p.dropped {
+		c.m.lateResults.Inc()
+		// The breaker still learns from it; the record is somebody else's now.
+		t.breaker, _, _ = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
+		c.dispatch(now)
+		return
+	}
+	var ruling policy.Ruling
+	t.breaker, e.refusals, ruling = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
+	if ruling.Hold {
+		e.state = ready
+		t.queue.push(e)
+	} else {
+		c.settle(e, c.o.Policy.Decide(&e.rec, ruling.Outcome, now), ruling.Outcome, now)
+	}
+	if ruling.Opened {
+		c.log.Warn("target is thought down: its records are held and not counted", "target", t.Name, "cause", o.Cause)
+		c.takeBack(t)
+	}
+	if ruling.Closed {
+		c.log.Info("target answers again", "target", t.Name)
+	}
+	t.ask = time.Time{}
+	c.dispatch(now)
+}
+
+// leaveHandler ends e's part in its target's and partition's counts.
+func (c *Consumer) leaveHandler(e *entry, t *target) {
+	last := t.calls[len(t.calls)-1]
+	t.calls[e.slot], last.slot = last, e.slot
+	t.calls[len(t.calls)-1] = nil
+	t.calls = t.calls[:len(t.calls)-1]
+	e.slot = -1
+	if e.state == stuck {
+		t.stuck--
+		return
+	}
+	c.release(e, t)
+}
+
+// release gives up the slot that e holds.
+func (c *Consumer) release(e *entry, t *target) {
+	t.running--
+	c.running--
+	e.p.calls--
+	if e.p.calls == 0 {
+		c.changed.Broadcast()
+	}
+}
+
+// takeBack holds the failures of a target that turned out to be down: results
+// that no transaction has taken yet are not counted.
+func (c *Consumer) takeBack(t *target) {
+	for _, p := range c.parts {
+		kept := p.done[:0]
+		for _, e := range p.done {
+			if e.target == t && e.outcome.Class == deadletter.Suspect && e.decision.Counted && e.state == done {
+				e.state, e.decision, e.outcome = ready, policy.Decision{}, deadletter.Outcome{}
+				t.queue.push(e)
+				continue
+			}
+			kept = append(kept, e)
+		}
+		clear(p.done[len(kept):])
+		p.done = kept
+	}
+}
+
+// unstick replaces the slots of calls that are past their deadline: a hanging
+// handler holds up its own record only. It returns in its own time or never.
+func (c *Consumer) unstick(now time.Time) {
+	for _, t := range c.order {
+		for _, e := range t.calls {
+			if e.state != calling || now.Sub(e.started) < t.Timeout+stuckGrace {
+				continue
+			}
+			e.state = stuck
+			t.stuck++
+			c.release(e, t)
+			c.log.Error("a handler ignores its deadline; its record stays open", "target", t.Name, "record", e.rec.ID, "origin", e.rec.Origin)
+			// To the target's breaker it is a timeout, so that a probe that hangs is not waited for.
+			var r policy.Ruling
+			t.breaker, e.refusals, r = t.breaker.Observe(e.rec.ID, e.refusals,
+				deadletter.Outcome{Class: deadletter.Suspect, Cause: "stuck"}, e.decision.Epoch, now)
+			if r.Opened {
+				c.takeBack(t)
+			}
+		}
+	}
+	c.dispatch(now)
+}

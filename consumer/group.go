@@ -1,0 +1,435 @@
+package consumer
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/recon-dlq/recon-dlq/consumer/progress"
+	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
+)
+
+// errMemberChanged says that the coordinator has given this worker another
+// member id. A cooperative member is then not told what it lost meanwhile, so
+// everything is dropped and joined anew.
+var errMemberChanged = errors.New("the group gave this worker another member id")
+
+// tierPattern matches the names of tiers, configured ones and those that once
+// were: what is still in them is drained. Anchored, because kgo does not
+// anchor: nobody else's topic is swallowed.
+func tierPattern(prefix string) string {
+	return "^" + regexp.QuoteMeta(prefix) + `([0-9]+(ms|s|m|h|d))+$`
+}
+
+// runGroup joins the group and works until ctx ends.
+func (c *Consumer) runGroup(ctx context.Context) error {
+	first := true
+	for {
+		cl, err := c.join()
+		if err != nil {
+			return err
+		}
+		if first {
+			if err := c.checkFirstStart(ctx, cl); err != nil {
+				cl.Close()
+				return err
+			}
+			first = false
+		}
+		watchCtx, endWatch := context.WithCancel(ctx)
+		watched := make(chan struct{})
+		go func() { defer close(watched); c.watch(watchCtx, cl) }()
+		err = c.poll(ctx, cl)
+		if ctx.Err() != nil {
+			c.drainAll()
+		}
+		endWatch()
+		<-watched
+		c.leave(cl)
+		if ctx.Err() != nil || !errors.Is(err, errMemberChanged) {
+			return err
+		}
+		c.m.memberChanges.Inc()
+		c.log.Warn("the group gave this worker another member id; it joins anew")
+	}
+}
+
+// join makes the group client; it begins to join with its first poll.
+func (c *Consumer) join() (*kgo.Client, error) {
+	topics := []string{tierPattern(c.o.RetryPrefix)}
+	for _, s := range c.o.Sources {
+		topics = append(topics, "^"+regexp.QuoteMeta(s)+"$")
+	}
+	if c.o.HoldPrefix != "" {
+		topics = append(topics, "^"+regexp.QuoteMeta(c.o.HoldPrefix)+`[A-Za-z0-9._-]+$`)
+	}
+	opts := append(slices.Clone(c.o.Client),
+		kgo.ConsumerGroup(c.o.Group),
+		kgo.ConsumeRegex(),
+		kgo.ConsumeTopics(topics...),
+		kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.RequireStableFetchOffsets(),
+		kgo.KeepControlRecords(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.SessionTimeout(sessionTimeout),
+		kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.HeartbeatInterval(heartbeatInterval),
+		kgo.FetchMaxWait(fetchMaxWait),
+		kgo.FetchMaxPartitionBytes(fetchPartition),
+		kgo.FetchMaxBytes(int32(min(c.o.MaxInflightBytes/8, 16<<20))),
+		kgo.AdjustFetchOffsetsFn(c.load),
+		kgo.OnPartitionsAssigned(c.assigned),
+		kgo.OnPartitionsRevoked(c.revoked),
+		kgo.OnPartitionsLost(c.lost),
+	)
+	if c.o.Instance != "" {
+		opts = append(opts, kgo.InstanceID(c.o.Instance))
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("group client: %w", err)
+	}
+	c.mu.Lock()
+	c.cl = cl
+	c.mu.Unlock()
+	return cl, nil
+}
+
+// leave leaves the group and drops what is left of the assignment.
+func (c *Consumer) leave(cl *kgo.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), sessionTimeout)
+	defer cancel()
+	member, _ := cl.GroupMetadata()
+	c.dropAll()
+	if err := cl.LeaveGroupContext(ctx); err != nil {
+		c.log.Warn("leaving the group failed; its partitions move after the session timeout", "error", err)
+	}
+	if c.o.Instance != "" && member != "" {
+		// Closing a static member does not leave: its partitions would wait for
+		// the session timeout, unseen.
+		req := kmsg.NewPtrLeaveGroupRequest()
+		req.Group, req.MemberID = c.o.Group, member
+		m := kmsg.NewLeaveGroupRequestMember()
+		m.MemberID, m.InstanceID = member, &c.o.Instance
+		req.Members = append(req.Members, m)
+		if _, err := req.RequestWith(ctx, cl); err != nil {
+			c.log.Warn("leaving the group failed; its partitions move after the session timeout", "error", err)
+		}
+	}
+	cl.Close()
+}
+
+// memberChanged reports whether partitions are held under another member id
+// than the group knows now.
+func (c *Consumer) memberChanged(cl *kgo.Client) bool {
+	member, generation := cl.GroupMetadata()
+	if member == "" || generation < 0 {
+		return false // between two memberships: nothing is committed, see lane.collect
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.parts {
+		if p.member != member {
+			return true
+		}
+	}
+	return false
+}
+
+// assigned is called by the group client with partitions that come. What they
+// have done already is read next, in load.
+func (c *Consumer) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
+	member, _ := cl.GroupMetadata()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic, partitions := range added {
+		for _, n := range partitions {
+			k := tp{topic, n}
+			p := newPartition(k, member, c.lanes[0], c.o.MetadataLimit)
+			p.kind, p.delay = c.kindOf(topic)
+			c.parts[k] = p
+		}
+	}
+	c.wasAssigned = true
+	c.adjustAll()
+	c.log.Info("partitions assigned", "partitions", countPartitions(added), "held", len(c.parts))
+}
+
+// kindOf says what a subscribed topic is.
+func (c *Consumer) kindOf(topic string) (deadletter.Kind, time.Duration) {
+	if slices.Contains(c.o.Sources, topic) {
+		return deadletter.Source, 0
+	}
+	if c.o.HoldPrefix != "" && strings.HasPrefix(topic, c.o.HoldPrefix) {
+		return deadletter.Hold, 0
+	}
+	d, err := policy.ParseDelay(strings.TrimPrefix(topic, c.o.RetryPrefix))
+	if err != nil {
+		d = 0 // a tier by its pattern: what is in it is due by its not-before alone
+	}
+	return deadletter.Tier, d
+}
+
+// load is called by the group client with the committed offsets of new
+// partitions. It reads their progress, and sets where reading begins.
+func (c *Consumer) load(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	topics := map[string][]int32{}
+	for topic, parts := range offsets {
+		for n := range parts {
+			topics[topic] = append(topics[topic], n)
+		}
+	}
+	if len(topics) == 0 {
+		return offsets, nil
+	}
+	c.mu.Lock()
+	cl := c.cl
+	c.mu.Unlock()
+	ids, err := topicIDs(ctx, cl, topics)
+	if err != nil {
+		return nil, fmt.Errorf("read the ids of assigned topics: %w", err)
+	}
+	commits, err := c.fetchProgress(ctx, cl, topics, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read the progress of assigned partitions: %w", err)
+	}
+	starts, err := listOffsets(ctx, cl, topics, earliest, committed)
+	if err != nil {
+		return nil, fmt.Errorf("read the log starts of assigned partitions: %w", err)
+	}
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, log := range starts {
+		p, start := c.parts[k], log.offset
+		if p == nil || p.dropped {
+			continue
+		}
+		p.topicID = ids[k.topic]
+		from := start
+		if commit, ok := commits[k]; ok {
+			pr, err := progress.Decode(commit.offset, commit.metadata)
+			if err != nil {
+				p.refused = true
+				cl.PauseFetchPartitions(map[string][]int32{k.topic: {k.partition}})
+				c.log.Error("the committed progress of a partition cannot be read: it is refused, so that nothing is done twice. "+
+					"Stop all workers of this version, or reset the group's offset of this partition if it was set by hand",
+					"topic", k.topic, "partition", k.partition, "error", err)
+				offsets[k.topic][k.partition] = kgo.NewOffset().At(commit.offset)
+				continue
+			}
+			p.tr = progress.NewTracker(pr)
+			from = max(pr.Low, start)
+			c.gone(p, p.tr.Skip(start), now) // below the log's start: kgo would move on without an error
+		} else {
+			p.tr = progress.NewTracker(progress.Fresh(start))
+		}
+		offsets[k.topic][k.partition] = kgo.NewOffset().At(from)
+	}
+	return offsets, nil
+}
+
+// revoked is called by the group client with partitions that go while this
+// worker is a member: their handlers are waited for, bounded, their results
+// are committed, and their state is dropped.
+func (c *Consumer) revoked(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
+	c.mu.Lock()
+	ps := c.held4(gone)
+	c.drain(ps)
+	c.drop(ps)
+	c.mu.Unlock()
+	cl.ResumeFetchPartitions(gone) // a pause survives a rebalance
+	c.log.Info("partitions revoked", "partitions", countPartitions(gone))
+}
+
+// lost is called by the group client with partitions that are somebody else's
+// already: nothing of them may be committed.
+func (c *Consumer) lost(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
+	c.mu.Lock()
+	c.drop(c.held4(gone))
+	c.mu.Unlock()
+	cl.ResumeFetchPartitions(gone)
+	if n := countPartitions(gone); n > 0 {
+		c.m.lost.Add(float64(n))
+		c.log.Warn("partitions lost", "partitions", n)
+	}
+}
+
+func (c *Consumer) held4(m map[string][]int32) (ps []*partition) {
+	for topic, partitions := range m {
+		for _, n := range partitions {
+			if p := c.parts[tp{topic, n}]; p != nil {
+				ps = append(ps, p)
+			}
+		}
+	}
+	return ps
+}
+
+// drainAll is drain of everything, when the worker stops.
+func (c *Consumer) drainAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
+	ps := make([]*partition, 0, len(c.parts))
+	for _, p := range c.parts {
+		ps = append(ps, p)
+	}
+	c.drain(ps)
+}
+
+// dropAll drops everything that is held.
+func (c *Consumer) dropAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.parts {
+		c.drop([]*partition{p})
+	}
+}
+
+// drain stops dispatch for ps, waits for their running handlers and then for
+// their results to be committed; both waits are bounded. Stuck handlers are not
+// waited for. An open transaction always is, up to the bound: its lane ends it.
+func (c *Consumer) drain(ps []*partition) {
+	for _, p := range ps {
+		p.leaving = true
+	}
+	if !c.waitUntil(c.o.Drain, func() bool {
+		return !slices.ContainsFunc(ps, func(p *partition) bool { return p.calls > 0 })
+	}) {
+		c.log.Warn("handlers did not end within the drain bound; their records are done again", "bound", c.o.Drain)
+	}
+	for _, p := range ps {
+		p.lane.flush()
+	}
+	if !c.waitUntil(flushBound, func() bool {
+		return !slices.ContainsFunc(ps, func(p *partition) bool { return p.open || p.tr != nil && len(p.done)+len(p.unseen) > 0 })
+	}) {
+		c.log.Warn("the last results could not be committed in time; their records are done again")
+	}
+}
+
+// waitUntil waits for ok, asked under mu, for at most bound.
+func (c *Consumer) waitUntil(bound time.Duration, ok func() bool) bool {
+	late := false
+	t := time.AfterFunc(bound, func() {
+		c.mu.Lock()
+		late = true
+		c.changed.Broadcast()
+		c.mu.Unlock()
+	})
+	defer t.Stop()
+	for !ok() {
+		if late {
+			return false
+		}
+		c.changed.Wait()
+	}
+	return true
+}
+
+// drop forgets partitions. Calls that are still running come back to nothing.
+func (c *Consumer) drop(ps []*partition) {
+	for _, p := range ps {
+		p.dropped = true
+		for e := p.head; e != nil; e = e.next {
+			if e.index >= 0 {
+				heap.Remove(&c.due, e.index)
+			}
+		}
+		c.held -= p.bytes
+		delete(c.parts, p.tp)
+	}
+	c.adjustAll()
+	c.changed.Broadcast()
+}
+
+func countPartitions(m map[string][]int32) (n int) {
+	for _, ps := range m {
+		n += len(ps)
+	}
+	return n
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// checkFirstStart refuses to begin from the start when the group's progress has
+// expired: everything would be handled again, with no word about it.
+func (c *Consumer) checkFirstStart(ctx context.Context, cl *kgo.Client) error {
+	if c.o.FirstStart {
+		return nil
+	}
+	topics, err := partitionsOf(ctx, cl, append(slices.Clone(c.o.Sources), c.o.Audit))
+	if err != nil {
+		return fmt.Errorf("look whether this is the first start: %w", err)
+	}
+	audit := map[string][]int32{c.o.Audit: topics[c.o.Audit]}
+	delete(topics, c.o.Audit)
+	ids, err := topicIDs(ctx, cl, topics)
+	if err != nil {
+		return fmt.Errorf("look whether this is the first start: %w", err)
+	}
+	commits, err := c.fetchProgress(ctx, cl, topics, ids)
+	if err != nil {
+		return fmt.Errorf("look whether this is the first start: %w", explainRead(err, c.o.Group))
+	}
+	if len(commits) > 0 {
+		return nil
+	}
+	events, err := c.between(ctx, cl, audit)
+	if err != nil || events == 0 {
+		return err
+	}
+	records, err := c.between(ctx, cl, topics)
+	if err != nil || records == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: group %q has no committed progress, but topic %q shows that it has worked before (progress expires after offsets.retention.minutes with the group empty); "+
+		"at most %d records would be handled again: to accept that, start once with --first-start", ErrNoProgress, c.o.Group, c.o.Audit, records)
+}
+
+func explainRead(err error, group string) error {
+	if errors.Is(err, kerr.GroupAuthorizationFailed) {
+		return fmt.Errorf("no right to READ group %q: %w", group, err)
+	}
+	return err
+}
+
+// between counts the offsets between log start and end of topics.
+func (c *Consumer) between(ctx context.Context, cl *kgo.Client, topics map[string][]int32) (n int64, err error) {
+	starts, err := listOffsets(ctx, cl, topics, earliest, committed)
+	if err != nil {
+		return 0, fmt.Errorf("look whether this is the first start: %w", err)
+	}
+	ends, err := listOffsets(ctx, cl, topics, latest, committed)
+	if err != nil {
+		return 0, fmt.Errorf("look whether this is the first start: %w", err)
+	}
+	for k, end := range ends {
+		n += end.offset - starts[k].offset
+	}
+	return n, nil
+}

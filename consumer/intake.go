@@ -1,0 +1,233 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/recon-dlq/recon-dlq/consumer/progress"
+	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
+)
+
+// pollMax bounds the records taken in at a time, and so how long a rebalance waits for a poll.
+const pollMax = 5_000
+
+// poll takes records in until ctx ends or the member has got another id.
+func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
+	for {
+		fetches := cl.PollRecords(ctx, pollMax)
+		if ctx.Err() != nil || fetches.IsClientClosed() {
+			cl.AllowRebalance()
+			return nil
+		}
+		err := c.fetchErrors(fetches)
+		if err == nil {
+			err = c.take(fetches, cl)
+		}
+		cl.AllowRebalance()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// fetchErrors counts what went wrong and returns what the worker cannot survive.
+func (c *Consumer) fetchErrors(fetches kgo.Fetches) error {
+	var fatal error
+	fetches.EachError(func(topic string, partition int32, err error) {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		c.m.fetchErrors.Inc()
+		if why := c.explainGroup(err); why != nil {
+			fatal = why
+			return
+		}
+		c.log.Warn("fetching failed and is tried again", "topic", topic, "partition", partition, "error", err)
+	})
+	return fatal
+}
+
+// explainGroup returns the error that ends the worker if err cannot heal by itself.
+func (c *Consumer) explainGroup(err error) error {
+	switch {
+	case errors.Is(err, kerr.FencedInstanceID):
+		return c.fenced(err)
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		return fmt.Errorf("no right to READ group %q; grant it and start again: %w", c.o.Group, err)
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("no right to READ one of the topics of group %q; grant it and start again: %w", c.o.Group, err)
+	case errors.Is(err, kerr.InconsistentGroupProtocol):
+		return fmt.Errorf("group %q is used by consumers of another kind; give kafka.group a name of its own: %w", c.o.Group, err)
+	}
+	return nil
+}
+
+func (c *Consumer) fenced(err error) error {
+	if c.o.Instance == "" {
+		return fmt.Errorf("%w: %w", ErrFenced, err)
+	}
+	return fmt.Errorf("%w: kafka.instance %q is in use by another worker of group %q; every worker needs its own: %w", ErrFenced, c.o.Instance, c.o.Group, err)
+}
+
+// arrival is one fetched record, parsed before the lock is taken.
+type arrival struct {
+	offset  int64
+	control bool
+	entry   *entry
+	bad     *deadletter.MalformedError
+}
+
+// take turns fetched records into entries. It runs between a poll and
+// AllowRebalance, so partitions neither come nor go.
+func (c *Consumer) take(fetches kgo.Fetches, cl *kgo.Client) error {
+	now := c.now()
+	if c.memberChanged(cl) {
+		return errMemberChanged
+	}
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		c.mu.Lock()
+		p := c.parts[tp{f.Topic, f.Partition}]
+		ok := p != nil && p.active()
+		c.mu.Unlock()
+		if !ok {
+			return
+		}
+		arrivals := make([]arrival, 0, len(f.Records))
+		for _, r := range f.Records {
+			a := arrival{offset: r.Offset, control: r.Attrs.IsControl()}
+			if !a.control {
+				a.entry, a.bad = c.parse(p, r, now)
+			}
+			arrivals = append(arrivals, a)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !p.active() {
+			return
+		}
+		if f.HighWatermark >= 0 {
+			c.watermarks(p, f.HighWatermark, f.LastStableOffset, now)
+		}
+		for _, a := range arrivals {
+			c.arrive(p, a, now)
+		}
+		c.adjust(p)
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dispatch(now)
+	c.kickAll()
+	return nil
+}
+
+// parse makes an entry of a fetched record. It copies the bytes: the fetched
+// ones share a buffer with their whole batch, which one held record would keep.
+func (c *Consumer) parse(p *partition, r *kgo.Record, now time.Time) (*entry, *deadletter.MalformedError) {
+	m := deadletter.Message{
+		Place:     deadletter.Place{Topic: p.topic, TopicID: p.topicID, Partition: p.partition, Offset: r.Offset},
+		Timestamp: r.Timestamp.UnixMilli(),
+	}
+	n := len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += len(h.Value)
+	}
+	buf := make([]byte, 0, n)
+	own := func(b []byte) []byte {
+		if b == nil {
+			return nil // null is not empty
+		}
+		buf = append(buf, b...)
+		return buf[len(buf)-len(b) : len(buf) : len(buf)]
+	}
+	m.Key, m.Value = own(r.Key), own(r.Value)
+	if len(r.Headers) > 0 {
+		m.Headers = make([]deadletter.Header, len(r.Headers))
+		for i, h := range r.Headers {
+			m.Headers[i] = deadletter.Header{Key: h.Key, Value: own(h.Value)}
+		}
+	}
+	e := &entry{p: p, offset: r.Offset, appended: m.Timestamp, index: -1, slot: -1}
+	var bad *deadletter.MalformedError
+	rec, err := deadletter.Read(m, deadletter.ReadOptions{
+		Kind: p.kind, Delay: p.delay, MaxWait: c.o.Policy.MaxWait(), Now: now, ClusterID: c.o.ClusterID,
+	})
+	if err != nil && !errors.As(err, &bad) {
+		bad = &deadletter.MalformedError{}
+	}
+	e.rec = rec
+	e.size = int64(rec.Size()) + entryOverhead
+	if bad == nil && p.kind == deadletter.Source {
+		if start := c.o.Policy.Start(&e.rec); start != e.rec.Attempt {
+			e.rec.Attempt = start
+			e.rec.Notes = append(e.rec.Notes, deadletter.NoteAttemptsClamped)
+		}
+	}
+	e.target = c.targets[c.o.Policy.Rule(&e.rec).Target]
+	return e, bad
+}
+
+// entryOverhead is about what an entry weighs beside its record's bytes.
+const entryOverhead = 512
+
+// arrive takes one record in: passed over if progress says that it is done.
+func (c *Consumer) arrive(p *partition, a arrival, now time.Time) {
+	if a.control {
+		c.gone(p, p.tr.Pass(a.offset), now)
+		return
+	}
+	todo, gone := p.tr.Read(a.offset)
+	c.gone(p, gone, now)
+	if !todo {
+		return
+	}
+	e := a.entry
+	c.admit(p, e)
+	for _, n := range e.rec.Notes {
+		c.m.repaired.WithLabelValues(n).Inc()
+	}
+	if a.bad != nil {
+		c.finish(e, policy.Decision{Action: policy.ToPoison, Reason: deadletter.ReasonMalformed},
+			deadletter.Outcome{Class: deadletter.Permanent, Cause: deadletter.ReasonMalformed, Message: a.bad.Error()}, now)
+		return
+	}
+	c.route(e, now)
+}
+
+// admit makes e one of p's entries.
+func (c *Consumer) admit(p *partition, e *entry) {
+	p.add(e)
+	c.held += e.size
+	if p.kind == deadletter.Source && e.offset >= p.tr.Committed().Seen {
+		p.unseen = append(p.unseen, e)
+	}
+}
+
+// gone gives offsets that were known to be incomplete and are no longer in the
+// log the only effect that is left: it is told that they expired.
+func (c *Consumer) gone(p *partition, ranges []progress.Range, now time.Time) {
+	for _, g := range ranges {
+		c.log.Error("records expired before they were done", "topic", p.topic, "partition", p.partition, "from", g.From, "to", g.To)
+		for o := g.From; o < g.To; o++ {
+			place := deadletter.Place{Topic: p.topic, TopicID: p.topicID, Partition: p.partition, Offset: o}
+			e := &entry{p: p, offset: o, index: -1, slot: -1, size: entryOverhead, expired: true}
+			e.rec = deadletter.Record{ID: deadletter.Identity(c.o.ClusterID, place), Origin: place.String(), Kind: p.kind, Input: place}
+			p.add(e)
+			c.held += e.size
+			e.state, e.decided = done, now
+			p.done = append(p.done, e)
+		}
+		p.lane.kick()
+	}
+}
+
+// takeUp is when a tier's record is looked at: at the earlier of its not-before
+// and append + the tier's delay.
+func (e *entry) takeUp() time.Time {
+	return time.UnixMilli(min(e.rec.NotBefore, e.appended+e.p.delay.Milliseconds())).UTC()
+}

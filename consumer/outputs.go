@@ -1,0 +1,133 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/recon-dlq/recon-dlq/audit"
+	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
+)
+
+// output is a record to produce, and the entry that it is the copy of.
+type output struct {
+	record kgo.Record
+	entry  *entry // nil: an audit event
+}
+
+// outputs makes what a batch produces: for each partition the enqueued events,
+// then per result its copy and its event. The events are numbered on from what
+// the partition's progress says, so that an abort leaves no gap.
+func (c *Consumer) outputs(b *batch) []output {
+	n := 0
+	for _, s := range b.parts {
+		n += len(s.unseen) + 2*len(s.done)
+	}
+	outs := make([]output, 0, n)
+	events := make([]byte, 0, eventSize*n)
+	for _, s := range b.parts {
+		seq := s.plan.Progress.Seq - int64(len(s.unseen)+len(s.done))
+		event := func(t audit.Type, at time.Time, r *deadletter.Record, d policy.Decision) {
+			seq++
+			ev := audit.New(t, c.name, at, r)
+			ev.Seq, ev.Rule = seq, d.Rule
+			if d.Reason != "" {
+				ev.Reason = d.Reason
+			}
+			from := len(events)
+			events = ev.AppendJSON(events)
+			outs = append(outs, output{record: kgo.Record{
+				Topic:     c.o.Audit,
+				Partition: c.auditPartition(r),
+				Key:       ev.Key(),
+				Value:     events[from:len(events):len(events)],
+			}})
+		}
+		for _, e := range s.unseen {
+			event(audit.Enqueued, b.began, &e.rec, policy.Decision{})
+		}
+		for _, e := range s.done {
+			r := e.after()
+			if topic := c.copyTopic(e); topic != "" {
+				outs = append(outs, output{entry: e, record: kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: kgoHeaders(r.Headers())}})
+			}
+			event(e.eventType(), e.decided, &r, e.decision)
+		}
+	}
+	return outs
+}
+
+// eventSize is about the size of an audit event, in bytes.
+const eventSize = 512
+
+// after is the record as its copy carries it.
+func (e *entry) after() deadletter.Record {
+	r, d, o := e.rec, e.decision, e.outcome
+	if d.Counted {
+		r.Attempt++
+		r.Snoozes = 0
+		if r.FirstFailed == 0 {
+			r.FirstFailed = e.decided.UnixMilli()
+		}
+	}
+	if o.Class != deadletter.Resolved && o.Cause != "" {
+		r.ErrorClass, r.Error = o.Cause, deadletter.CutError(o.Message)
+	}
+	switch d.Action {
+	case policy.Retry:
+		r.NotBefore = d.NotBefore.UnixMilli()
+	case policy.Snooze:
+		r.Snoozes++
+		r.NotBefore = d.NotBefore.UnixMilli()
+	case policy.ToPoison:
+		r.Reason = d.Reason
+		r.NotBefore = 0
+	case policy.Call, policy.Wait, policy.HoldBack, policy.Resolve, policy.Retier:
+	}
+	return r
+}
+
+// eventType is the audit event of a result.
+func (e *entry) eventType() audit.Type {
+	switch {
+	case e.expired:
+		return audit.Expired
+	case e.decision.Action == policy.Resolve:
+		return audit.Resolved
+	case e.decision.Action == policy.ToPoison:
+		return audit.Poisoned
+	case e.decision.Action == policy.Retry:
+		return audit.RetryScheduled
+	}
+	return audit.Retiered // nothing counted: not due yet, or in progress elsewhere, as its reason says
+}
+
+// copyTopic is where the copy of a result goes; empty if it has none.
+func (c *Consumer) copyTopic(e *entry) string {
+	switch e.decision.Action {
+	case policy.Retry, policy.Snooze, policy.Retier:
+		return c.tiers[e.decision.Tier]
+	case policy.ToPoison:
+		return c.o.Poison
+	case policy.Call, policy.Wait, policy.HoldBack, policy.Resolve:
+	}
+	return ""
+}
+
+// auditPartition keeps one life in order on one partition: by the first arrival.
+func (c *Consumer) auditPartition(r *deadletter.Record) int32 {
+	topic, partition, ok := audit.OriginTopic(r.Origin)
+	if !ok {
+		topic, partition = r.Input.Topic, r.Input.Partition
+	}
+	return audit.Partition(topic, partition, c.o.AuditPartitions)
+}
+
+func kgoHeaders(hs []deadletter.Header) []kgo.RecordHeader {
+	out := make([]kgo.RecordHeader, len(hs))
+	for i, h := range hs {
+		out[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// commit is a partition's committed offset with its metadata.
+type commit struct {
+	offset   int64
+	metadata string
+}
+
+// fetchProgress reads the group's stable commits of topics. Partitions without one are missing from the answer.
+func (c *Consumer) fetchProgress(ctx context.Context, cl *kgo.Client, topics map[string][]int32, ids map[string][16]byte) (map[tp]commit, error) {
+	for {
+		commits, err := c.fetchProgressOnce(ctx, cl, topics, ids)
+		if err == nil || !errors.Is(err, kerr.UnstableOffsetCommit) {
+			return commits, err
+		}
+		// A transaction over these offsets is still open: it ends, or times out.
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics map[string][]int32, ids map[string][16]byte) (map[tp]commit, error) {
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.RequireStable = true
+	g := kmsg.NewOffsetFetchRequestGroup()
+	g.Group = c.o.Group
+	names := map[[16]byte]string{}
+	for topic, partitions := range topics {
+		t := kmsg.NewOffsetFetchRequestGroupTopic()
+		// Newer versions of the request carry the id only: fill both in.
+		t.Topic, t.TopicID, t.Partitions = topic, ids[topic], partitions
+		names[ids[topic]] = topic
+		g.Topics = append(g.Topics, t)
+	}
+	req.Groups = append(req.Groups, g)
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return nil, err
+	}
+	commits := map[tp]commit{}
+	for _, g := range resp.Groups {
+		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, t := range g.Topics {
+			topic := t.Topic
+			if topic == "" {
+				topic = names[t.TopicID]
+			}
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return nil, fmt.Errorf("%s/%d: %w", topic, p.Partition, err)
+				}
+				if p.Offset < 0 {
+					continue
+				}
+				m := ""
+				if p.Metadata != nil {
+					m = *p.Metadata
+				}
+				commits[tp{topic, p.Partition}] = commit{p.Offset, m}
+			}
+		}
+	}
+	return commits, nil
+}
+
+// topicIDs reads the ids of topics; zero where the brokers have none.
+func topicIDs(ctx context.Context, cl *kgo.Client, topics map[string][]int32) (map[string][16]byte, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for topic := range topics {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(topic)
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string][16]byte{}
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return nil, err
+		}
+		if t.Topic != nil {
+			ids[*t.Topic] = t.TopicID
+		}
+	}
+	return ids, nil
+}
+
+// partitionsOf reads the partitions of topics.
+func partitionsOf(ctx context.Context, cl *kgo.Client, topics []string) (map[string][]int32, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, topic := range topics {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(topic)
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string][]int32{}
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return nil, fmt.Errorf("topic %s: %w", *t.Topic, err)
+		}
+		for _, p := range t.Partitions {
+			parts[*t.Topic] = append(parts[*t.Topic], p.Partition)
+		}
+	}
+	return parts, nil
+}
+
+// Timestamps of ListOffsets that name a place in the log.
+const (
+	earliest        = int64(-2)
+	latest          = int64(-1)
+	latestTimestamp = int64(-3) // the record with the greatest timestamp (KIP-734)
+)
+
+// Isolation levels of ListOffsets: with the committed one, latest is the last stable offset.
+const (
+	uncommitted = int8(0)
+	committed   = int8(1)
+)
+
+// listOffsets reads one place of every partition.
+func listOffsets(ctx context.Context, cl *kgo.Client, topics map[string][]int32, at int64, level int8) (map[tp]listed, error) {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	req.IsolationLevel = level
+	for topic, partitions := range topics {
+		t := kmsg.NewListOffsetsRequestTopic()
+		t.Topic = topic
+		for _, n := range partitions {
+			p := kmsg.NewListOffsetsRequestTopicPartition()
+			p.Partition, p.Timestamp, p.CurrentLeaderEpoch = n, at, -1
+			t.Partitions = append(t.Partitions, p)
+		}
+		req.Topics = append(req.Topics, t)
+	}
+	offsets := map[tp]listed{}
+	for _, shard := range cl.RequestSharded(ctx, req) {
+		if shard.Err != nil {
+			return nil, shard.Err
+		}
+		resp, ok := shard.Resp.(*kmsg.ListOffsetsResponse)
+		if !ok {
+			continue
+		}
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return nil, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+				}
+				offsets[tp{t.Topic, p.Partition}] = listed{p.Offset, time.UnixMilli(p.Timestamp)}
+			}
+		}
+	}
+	return offsets, nil
+}
+
+// listed is an answer of listOffsets.
+type listed struct {
+	offset int64
+	at     time.Time // of the record, where a record was asked for
+}
