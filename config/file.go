@@ -44,16 +44,14 @@ func (t *tree) fault(path string, line int, format string, args ...any) {
 	t.faults = append(t.faults, Fault{Path: path, From: t.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
-// readFile reads and walks a file. What is wrong is in the tree's faults.
-func readFile(file string) *tree {
-	t := newTree(file)
-	data, err := slurp(file, maxFile)
+// read reads and walks the file. What is wrong is in the tree's faults.
+func (t *tree) read() {
+	data, err := slurp(t.file, maxFile)
 	if err != nil {
 		t.fault("", 0, "%s", fileProblem(err))
-		return t
+		return
 	}
 	t.parse(data)
-	return t
 }
 
 var errTooLarge = errors.New("file is too large")

@@ -31,15 +31,21 @@ func LoadClient(file string, env []string, flags *pflag.FlagSet) (Config, error)
 }
 
 func load(file string, env []string, flags *pflag.FlagSet, check func(Config) []Fault) (Config, error) {
-	l := &loader{v: viper.New(), origin: make(map[string]string)}
+	var l loader
 	vars := l.environment(env)
 	if file == "" {
 		file = vars[EnvConfig]
 	}
 	l.tree = newTree(file)
 	if file != "" {
-		l.tree = readFile(file)
+		l.tree.read()
 	}
+	return l.finish(vars, flags, check)
+}
+
+// finish lays the other layers over the file and checks the whole.
+func (l *loader) finish(vars map[string]string, flags *pflag.FlagSet, check func(Config) []Fault) (Config, error) {
+	l.v, l.origin = viper.New(), make(map[string]string)
 	l.layer(vars, flags)
 	c := l.build()
 	if flags != nil {
