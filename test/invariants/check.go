@@ -302,14 +302,14 @@ func (w *world) checkCalls(i id, l *life) {
 		return
 	}
 	calls := w.spec.HandlerCalls[i.String()]
-	answers := 0
+	answered := make(map[place]bool) // by input: an event that is there twice is one answer
 	for _, e := range l.events {
 		if e.kind == audit.Resolved || e.kind == audit.RetryScheduled || e.kind == audit.Poisoned && counts(e.reason) {
-			answers++
+			answered[e.input] = true
 		}
 	}
-	if len(calls) < answers {
-		w.report.fault(attempts, "record %s from %s: %d effects are answers of its handler, which was called %d times", i, w.origin(l), answers, len(calls))
+	if len(calls) < len(answered) {
+		w.report.fault(attempts, "record %s from %s: %d effects are answers of its handler, which was called %d times", i, w.origin(l), len(answered), len(calls))
 	}
 	// Copies with snoozes are left out: the same attempt was called before they were made.
 	due := make(map[int]int64) // by attempt, ms since epoch: the first that allows a call
