@@ -285,7 +285,7 @@ func TestTheLinterRefusesAPlantedImport(t *testing.T) {
 		}
 	}
 
-	cmd := exec.CommandContext(t.Context(), linter, "run", "--enable-only", "depguard", "--output.json.path", "stdout", "--output.text.path", "stderr", "--show-stats=false", "./...")
+	cmd := exec.CommandContext(t.Context(), linter, "run", "--allow-parallel-runners", "--enable-only", "depguard", "--output.json.path", "stdout", "--output.text.path", "stderr", "--show-stats=false", "./...")
 	cmd.Dir = dir
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
