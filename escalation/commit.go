@@ -174,8 +174,7 @@ func (s *session) commit(b batch, member string, generation int32) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := s.produce(ctx, b.events); err != nil {
-		s.abort(ctx)
-		return fmt.Errorf("write events to %s: %w", s.e.o.Audit, err)
+		return fmt.Errorf("write events to %s: %w", s.e.o.Audit, errors.Join(err, s.abort(ctx)))
 	}
 	if err := s.commitOffsets(ctx, b, member, generation); err != nil {
 		if abortErr := s.abort(ctx); abortErr == nil && isPassing(err) {

@@ -27,7 +27,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -63,10 +62,10 @@ type Options struct {
 
 	Webhook WebhookOptions
 
-	Logger     *slog.Logger          // nil: slog.Default
-	Registerer prometheus.Registerer // nil: metrics are kept, not exported
-	Now        func() time.Time      // nil: time.Now
-	Rand       func() float64        // jitter, in [0,1); nil: math/rand/v2
+	Logger     *slog.Logger     // nil: slog.Default
+	Registerer Registerer       // nil: metrics are kept, not exported
+	Now        func() time.Time // nil: time.Now
+	Rand       func() float64   // jitter, in [0,1); nil: math/rand/v2
 }
 
 // WebhookOptions say where notices are posted.

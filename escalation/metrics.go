@@ -6,6 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Registerer is where metrics are registered.
+type Registerer = prometheus.Registerer
+
 // The values of recon_dlq_escalations_total's label.
 const (
 	resultLogged   = "logged"
@@ -21,7 +24,7 @@ type metrics struct {
 	lag         *prometheus.GaugeVec
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg Registerer) (*metrics, error) {
 	m := &metrics{
 		escalations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "recon_dlq_escalations_total",
