@@ -167,6 +167,20 @@ func TestARecordRefusedThreeTimesWhileOthersSucceedIsAtFault(t *testing.T) {
 	}
 }
 
+func TestRefusedProbesDuringOneOutageAreOneRefusal(t *testing.T) {
+	g := newTarget(t, BreakerOptions{})
+	g.call("a", unavailable)
+	for range 5 {
+		g.now = g.b.NextProbe().Add(time.Second)
+		g.call("a", unavailable)
+	}
+	g.now = g.b.NextProbe()
+	g.call("b", ok)
+	if r := g.call("a", unavailable); !r.Hold {
+		t.Errorf("the second outage of this record counts: %+v", r)
+	}
+}
+
 func TestARecordRefusedWhileNothingSucceedsIsNeverAtFault(t *testing.T) {
 	g := newTarget(t, BreakerOptions{})
 	g.call("a", unavailable)
@@ -300,6 +314,61 @@ func TestWhatWasInFlightWhenTheBreakerOpenedIsHeld(t *testing.T) {
 		}
 	}
 	g.state(BreakerClosed)
+}
+
+func TestAProbeThatFailsAfterTheBreakerClosedIsHeld(t *testing.T) {
+	g := newTarget(t, BreakerOptions{})
+	g.call("x", unavailable)
+	g.now = g.b.NextProbe()
+	slow := g.begin("a")
+	g.now = g.now.Add(probeLease)
+	g.call("b", ok)
+	if r := g.end("a", slow, suspect); r != (Ruling{Outcome: suspect, Hold: true}) {
+		t.Errorf("got %+v", r)
+	}
+	g.state(BreakerClosed)
+}
+
+func TestALatePauseLetsNoSecondProbeOut(t *testing.T) {
+	g := newTarget(t, BreakerOptions{})
+	late := g.begin("l")
+	g.call("x", unavailable)
+	g.now = g.b.NextProbe()
+	g.begin("a")
+	g.end("l", late, busyFor(time.Millisecond))
+	g.state(BreakerProbing)
+	g.refuse("b", time.Second+probeLease)
+}
+
+func TestProbesOfATargetThatWasBusyBeforeBeginWithTheShortestWait(t *testing.T) {
+	g := newTarget(t, BreakerOptions{})
+	for range 5 {
+		g.call("a", busyFor(0))
+		g.now = g.b.NextProbe()
+	}
+	g.call("a", unavailable)
+	if got := g.b.NextProbe().Sub(g.now); got != time.Second {
+		t.Errorf("first probe after %s", got)
+	}
+}
+
+func TestOfTheRecordsThatFailedTheLastSixtyFourAreRemembered(t *testing.T) {
+	g := newTarget(t, BreakerOptions{Threshold: 1000}) // moved to 64
+	for i := range maxThreshold - 1 {
+		if r := g.call(fmt.Sprint(i), suspect); r.Opened {
+			t.Fatalf("opened by %d records", i+1)
+		}
+	}
+	if r := g.call(fmt.Sprint(maxThreshold-1), suspect); !r.Opened {
+		t.Fatalf("not opened by %d records", maxThreshold)
+	}
+	g.now = g.b.NextProbe()
+	g.call("one more", suspect)
+	for i := range maxThreshold {
+		if got := g.b.hasFailed(fmt.Sprint(i)); got != (i > 0) {
+			t.Errorf("record %d is remembered: %v", i, got)
+		}
+	}
 }
 
 func TestALateAnswerSettlesItsRecordAndBringsTheProbeForward(t *testing.T) {

@@ -124,6 +124,7 @@ func TestASnoozeWaitsLongerEachTimeAsFarAsTiersAllow(t *testing.T) {
 		{"balanced", balanced(), "10s 10s 10s 1m 1m 1m 10m 10m 10m 10m"},
 		{"every step has its tier", tiersOf(10*time.Second, 20*time.Second, 40*time.Second, 80*time.Second, 160*time.Second, 320*time.Second, 10*time.Minute), "10s 20s 40s 80s 160s 320s 10m 10m 10m 10m"},
 		{"no tier below a minute", tiersOf(time.Minute), "1m 1m 1m 1m 1m 1m 1m 1m 1m 1m"},
+		{"no tier below the longest", tiersOf(10 * time.Minute), "10m 10m 10m 10m 10m 10m 10m 10m 10m 10m"},
 		{"no tier up to the longest", tiersOf(time.Hour), "hold 10s, hold 20s, hold 40s, hold 80s, hold 160s, hold 320s, hold 10m, hold 10m, hold 10m, hold 10m"},
 		{"no tier at all", with(func(r *Rule) { r.Attempts, r.Delays = 1, nil }), "hold 10s, hold 20s, hold 40s, hold 80s, hold 160s, hold 320s, hold 10m, hold 10m, hold 10m, hold 10m"},
 	} {
