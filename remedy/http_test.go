@@ -79,13 +79,13 @@ func raw(t *testing.T, f func(c net.Conn, n int)) string {
 				return
 			}
 			wg.Go(func() {
-				defer c.Close()
+				defer func() { _ = c.Close() }()
 				f(c, n)
 			})
 		}
 	})
 	t.Cleanup(func() {
-		l.Close()
+		_ = l.Close()
 		wg.Wait()
 	})
 	return "http://" + l.Addr().String()
@@ -460,7 +460,7 @@ func TestAPortWhereNobodyListensIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close()
+	_ = l.Close()
 	got := target(t, HTTPOptions{URL: "http://" + l.Addr().String()}).Remediate(t.Context(), record())
 	if got.Class != deadletter.Unavailable || got.Cause != CauseRefused {
 		t.Errorf("got %+v", got)
