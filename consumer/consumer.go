@@ -359,6 +359,7 @@ type entry struct {
 	refusals   policy.Refusals
 	started    time.Time // calling, stuck
 	slot       int       // calling, stuck: index in target.calls
+	hold       bool      // stuck: its failure is not to be counted
 
 	decision policy.Decision
 	outcome  deadletter.Outcome

@@ -264,32 +264,46 @@ func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
+	late := e.state == stuck
 	c.leaveHandler(e, t)
 	c.m.called(t.Name, o.Class, now.Sub(e.started))
-	if e.p.dropped {
-		c.m.lateResults.Inc()
-		// The breaker still learns from it; the record is somebody else's now.
-		t.breaker, _, _ = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
-		c.dispatch(now)
-		return
-	}
 	var ruling policy.Ruling
-	t.breaker, e.refusals, ruling = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
-	if ruling.Hold {
+	if late && failure(o.Class) {
+		// The breaker has ruled on it when it got stuck: one call, one failure.
+		ruling = policy.Ruling{Outcome: o, Hold: e.hold}
+	} else {
+		ruling = c.observe(t, e, o, now)
+	}
+	switch {
+	case e.p.dropped: // the record is somebody else's now
+		c.m.lateResults.Inc()
+	case ruling.Hold:
 		e.state = ready
 		t.queue.push(e)
-	} else {
+	default:
 		c.settle(e, c.o.Policy.Decide(&e.rec, ruling.Outcome, now), ruling.Outcome, now)
 	}
 	if ruling.Opened {
-		c.log.Warn("target is thought down: its records are held and not counted", "target", t.Name, "cause", o.Cause)
 		c.takeBack(t)
+	}
+	t.ask = time.Time{}
+	c.dispatch(now)
+}
+
+func failure(class deadletter.Class) bool {
+	return class == deadletter.Suspect || class == deadletter.Unavailable
+}
+
+// observe tells t's breaker of an outcome, and the log of what that changed.
+func (c *Consumer) observe(t *target, e *entry, o deadletter.Outcome, now time.Time) (ruling policy.Ruling) {
+	t.breaker, e.refusals, ruling = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
+	if ruling.Opened {
+		c.log.Warn("target is thought down: its records are held and not counted", "target", t.Name, "cause", o.Cause)
 	}
 	if ruling.Closed {
 		c.log.Info("target answers again", "target", t.Name)
 	}
-	t.ask = time.Time{}
-	c.dispatch(now)
+	return ruling
 }
 
 // leaveHandler ends e's part in its target's and partition's counts.
@@ -347,10 +361,8 @@ func (c *Consumer) unstick(now time.Time) {
 			c.release(e, t)
 			c.log.Error("a handler ignores its deadline; its record stays open", "target", t.Name, "record", e.rec.ID, "origin", e.rec.Origin)
 			// To the target's breaker it is a timeout, so that a probe that hangs is not waited for.
-			var r policy.Ruling
-			t.breaker, e.refusals, r = t.breaker.Observe(e.rec.ID, e.refusals,
-				deadletter.Outcome{Class: deadletter.Suspect, Cause: "stuck"}, e.decision.Epoch, now)
-			if r.Opened {
+			r := c.observe(t, e, deadletter.Outcome{Class: deadletter.Suspect, Cause: "stuck"}, now)
+			if e.hold = r.Hold; r.Opened {
 				c.takeBack(t)
 			}
 		}

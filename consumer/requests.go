@@ -21,10 +21,11 @@ type commit struct {
 func (c *Consumer) fetchProgress(ctx context.Context, cl *kgo.Client, topics map[string][]int32, ids map[string][16]byte) (map[tp]commit, error) {
 	for {
 		commits, err := c.fetchProgressOnce(ctx, cl, topics, ids)
-		if err == nil || !errors.Is(err, kerr.UnstableOffsetCommit) {
+		if err == nil || !kerr.IsRetriable(err) {
 			return commits, err
 		}
-		// A transaction over these offsets is still open: it ends, or times out.
+		// The coordinator moves or loads, or a transaction over these offsets is
+		// still open: that ends, or times out.
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
@@ -49,12 +50,15 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 	if err != nil {
 		return nil, err
 	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, err
 	}
 	commits := map[tp]commit{}
 	for _, g := range resp.Groups {
 		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+			if errors.Is(err, kerr.GroupIDNotFound) {
+				continue // a group nobody has joined yet has no commits
+			}
 			return nil, err
 		}
 		for _, t := range g.Topics {
