@@ -47,7 +47,7 @@ line, 130 interrupted: what was accepted before is in the topic, and counted.`,
   classify | recon-dlq enqueue -o json -`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.load(cmd)
+			cfg, err := a.loadClient(cmd)
 			if err != nil {
 				return err
 			}
@@ -181,8 +181,8 @@ type enqueuer struct {
 	keyField string
 	limit    int // bytes of a line
 	now      func() time.Time
-	stall    time.Duration // give up when nothing is confirmed for so long
-	grace    time.Duration // for what is on its way when interrupted
+	stall    time.Duration                 // give up when nothing is confirmed for so long
+	grace    time.Duration                 // for what is on its way when interrupted
 	refuse   func(line int, reason string) // one call at a time
 
 	stop context.CancelCauseFunc // ends the run's own context for sending

@@ -132,7 +132,6 @@ func layoutOf(cfg config.Config) (kafka.Layout, error) {
 		State:       cfg.Topics.State,
 		Replication: cfg.Topics.Replication,
 		Partitions:  cfg.Topics.Partitions,
-		Groups:      []string{cfg.Kafka.Group},
 	}
 	for _, t := range cfg.Targets {
 		l.Holds = append(l.Holds, t.Name)
