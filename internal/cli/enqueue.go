@@ -97,6 +97,9 @@ func (a *app) enqueue(ctx context.Context, cfg config.Config, topic, keyField st
 	if err != nil {
 		return err
 	}
+	if facts.Assumed {
+		fmt.Fprintf(a.err, "topic %s: max.message.bytes cannot be read, Kafka's default of %d is assumed: grant DESCRIBE_CONFIGS on it to send longer lines\n", topic, facts.MaxMessageBytes)
+	}
 	limit = min(int(facts.MaxMessageBytes), maxBatch)
 
 	e := &enqueuer{

@@ -142,6 +142,45 @@ func TestEachMissingRightIsNamedWithItsGrant(t *testing.T) {
 			t.Errorf("error is %v", err)
 		}
 	})
+	t.Run("the documented grants are enough", func(t *testing.T) {
+		n := brokers.NewNames(nil)
+		l := layoutFor(n)
+		l.Groups = append(l.Groups, n.Group+".escalation")
+		apply(t, super, l)
+		for _, acl := range documentedGrants(t, n, "worker") {
+			made, err := admin.CreateACLs(t.Context(), acl)
+			if err != nil || len(made) == 0 || made[0].Err != nil {
+				t.Fatalf("grant: %v, %+v", err, made)
+			}
+		}
+		await(t, func() error {
+			facts, err := kafka.Verify(t.Context(), worker, l)
+			if err == nil && len(facts.Warnings) > 0 {
+				return fmt.Errorf("warnings: %q", facts.Warnings)
+			}
+			return err
+		})
+		cl := brokers.Client(t, append(b.Opts(), kgo.TransactionalID(n.Group+".one.0"))...)
+		if _, _, err := cl.ProducerID(t.Context()); err != nil {
+			t.Errorf("the transactional id is refused: %v", err)
+		}
+	})
+	t.Run("the documented grant of a classifier is enough", func(t *testing.T) {
+		n := brokers.NewNames(nil)
+		apply(t, super, layoutFor(n))
+		for _, acl := range documentedGrants(t, n, "classifier") {
+			if _, err := admin.CreateACLs(t.Context(), acl); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, func() error {
+			_, err := kafka.Inspect(t.Context(), worker, n.Source, kafka.Write)
+			return err
+		})
+		if err := worker.ProduceSync(t.Context(), &kgo.Record{Topic: n.Source, Value: []byte("{}")}).FirstErr(); err != nil {
+			t.Errorf("produce: %v", err)
+		}
+	})
 	t.Run("one topic only", func(t *testing.T) {
 		l := layout()
 		apply(t, super, l)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/recon-dlq/recon-dlq/internal/kafka"
@@ -20,8 +21,9 @@ import (
 const day = 24 * time.Hour
 
 // layout is a layout with names of its own.
-func layout() kafka.Layout {
-	n := brokers.NewNames(nil)
+func layout() kafka.Layout { return layoutFor(brokers.NewNames(nil)) }
+
+func layoutFor(n brokers.Names) kafka.Layout {
 	return kafka.Layout{
 		Sources: []string{n.Source}, RetryPrefix: n.Retry, HoldPrefix: n.Hold,
 		Poison: n.Poison, Audit: n.Audit, State: n.State,
@@ -449,5 +451,26 @@ func TestFewerCopiesThanConfiguredAreToldAndDoNotStopTheWorker(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(facts.Warnings, "\n"), fmt.Sprintf("topic %q: it has 1 copies", l.Poison)) {
 		t.Errorf("warnings are %q", facts.Warnings)
+	}
+}
+
+func TestOnThreeBrokersEachWriteIsOnTwoOfThem(t *testing.T) {
+	l := layout()
+	l.Replication = 3
+	cl := applied(t, brokers.NewKfake(t, kfake.NumBrokers(3)), l)
+	facts, err := kafka.Verify(t.Context(), cl, l)
+	if err != nil || len(facts.Warnings) > 0 {
+		t.Fatalf("Verify says %v, warns %q", err, facts.Warnings)
+	}
+	set(t, cl, l.Poison, "min.insync.replicas", "1")
+	facts, err = kafka.Verify(t.Context(), cl, l)
+	if err != nil || len(facts.Warnings) != 1 || !strings.Contains(facts.Warnings[0], "losing one broker must lose nothing") {
+		t.Errorf("Verify says %v, warns %q", err, facts.Warnings)
+	}
+	// One acknowledgement is a source's writers' own choice.
+	set(t, cl, l.Sources[0], "min.insync.replicas", "1")
+	changes := plan(t, cl, l)
+	if len(changes) != 1 || changes[0].Topic != l.Poison {
+		t.Errorf("plan is %+v", changes)
 	}
 }

@@ -33,6 +33,7 @@ type TopicFacts struct {
 	ID              [16]byte
 	Partitions      int32
 	MaxMessageBytes int32
+	Assumed         bool // the settings cannot be read: MaxMessageBytes is Kafka's default
 }
 
 // MissingError lists all topics that do not exist.
@@ -150,9 +151,9 @@ func Verify(ctx context.Context, cl *kgo.Client, l Layout) (Facts, error) {
 }
 
 func (t topicState) facts() TopicFacts {
-	f := TopicFacts{ID: t.id, Partitions: int32(len(t.partitions)), MaxMessageBytes: DefaultMaxMessageBytes}
+	f := TopicFacts{ID: t.id, Partitions: int32(len(t.partitions)), MaxMessageBytes: DefaultMaxMessageBytes, Assumed: true}
 	if n, err := strconv.ParseInt(t.config[keyMaxMessage], 10, 32); err == nil {
-		f.MaxMessageBytes = int32(n)
+		f.MaxMessageBytes, f.Assumed = int32(n), false
 	}
 	return f
 }
