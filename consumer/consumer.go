@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,9 +47,11 @@ type Target struct {
 
 // Options say what the engine works on. Fields without a default are required.
 type Options struct {
-	Client   []kgo.Opt // how to reach the brokers, shared by all clients
-	Group    string    // also the prefix of the transactional ids
-	Instance string    // a name that outlives restarts: static member, stable transactional ids; empty: dynamic
+	Client []kgo.Opt // how to reach the brokers, shared by all clients
+	// Hooks, if set, makes the hooks of each client that is opened, by its role: group or lane.
+	Hooks    func(role string) []kgo.Hook
+	Group    string // also the prefix of the transactional ids
+	Instance string // a name that outlives restarts: static member, stable transactional ids; empty: dynamic
 
 	ClusterID       string
 	Sources         []string
@@ -122,9 +125,9 @@ type Consumer struct {
 	closing bool  // no new calls
 	lanes   []*lane
 
-	wasAssigned bool           // there has been an assignment, maybe an empty one
-	skew        *time.Duration // broker's clock minus ours, nil: not known
-	acked       acked          // the last audit events that were acknowledged
+	assignedCh chan struct{}  // closed at the first assignment, maybe an empty one
+	skew       *time.Duration // broker's clock minus ours, nil: not known
+	acked      acked          // the last audit events that were acknowledged
 
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc
@@ -171,6 +174,8 @@ func New(o Options) (*Consumer, error) {
 		parts:   map[tp]*partition{},
 		targets: map[string]*target{},
 		tiers:   map[time.Duration]string{},
+
+		assignedCh: make(chan struct{}),
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.name = o.Group + "/" + c.instance()
@@ -205,6 +210,30 @@ func setDefault[T comparable](v *T, to T) {
 	if *v == zero {
 		*v = to
 	}
+}
+
+// Name is who writes this worker's audit events.
+func (c *Consumer) Name() string { return c.name }
+
+// Assigned is closed at the first assignment of partitions, maybe an empty one.
+func (c *Consumer) Assigned() <-chan struct{} { return c.assignedCh }
+
+func (c *Consumer) isAssigned() bool {
+	select {
+	case <-c.assignedCh:
+		return true
+	default:
+		return false
+	}
+}
+
+// client are the options that the clients of a role begin with.
+func (c *Consumer) client(role string) []kgo.Opt {
+	opts := slices.Clone(c.o.Client)
+	if c.o.Hooks != nil {
+		opts = append(opts, kgo.WithHooks(c.o.Hooks(role)...))
+	}
+	return opts
 }
 
 func (c *Consumer) instance() string {

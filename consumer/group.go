@@ -73,7 +73,7 @@ func (c *Consumer) join() (*kgo.Client, error) {
 	if c.o.HoldPrefix != "" {
 		topics = append(topics, "^"+regexp.QuoteMeta(c.o.HoldPrefix)+`[A-Za-z0-9._-]+$`)
 	}
-	opts := append(slices.Clone(c.o.Client),
+	opts := append(c.client("group"),
 		kgo.ConsumerGroup(c.o.Group),
 		kgo.ConsumeRegex(),
 		kgo.ConsumeTopics(topics...),
@@ -163,7 +163,9 @@ func (c *Consumer) assigned(_ context.Context, cl *kgo.Client, added map[string]
 			c.parts[k] = p
 		}
 	}
-	c.wasAssigned = true
+	if !c.isAssigned() {
+		close(c.assignedCh)
+	}
 	c.adjustAll()
 	c.log.Info("partitions assigned", "partitions", countPartitions(added), "held", len(c.parts))
 }

@@ -45,7 +45,7 @@ func (c *Consumer) Snapshot() Snapshot {
 	defer c.mu.Unlock()
 	now := c.now()
 	s := Snapshot{
-		Assigned:      c.wasAssigned,
+		Assigned:      c.isAssigned(),
 		Depth:         map[string]int64{},
 		OldestAge:     map[string]time.Duration{"due": 0, "waiting": 0, "held": 0},
 		Inflight:      map[string]int{"due": 0, "calling": 0, "stuck": 0, "waiting": 0, "held": 0, "uncommitted": 0, "oversized": 0},

@@ -78,7 +78,7 @@ func (l *lane) reopen(ctx context.Context, big bool) error {
 
 func (l *lane) dial(ctx context.Context, big bool) (*producer, error) {
 	c := l.c
-	opts := append(slices.Clone(c.o.Client),
+	opts := append(c.client("lane"),
 		kgo.RecordPartitioner(partitioner{audit: c.o.Audit, keyed: kgo.StickyKeyPartitioner(nil)}),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(kgo.ZstdCompression()),

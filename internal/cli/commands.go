@@ -8,6 +8,7 @@ func commands(a *app) []*cobra.Command {
 		newConfig(a),
 		newDemoTarget(a),
 		newEnqueue(a),
+		newRun(a),
 		newTopics(a),
 		newVersion(a),
 	}

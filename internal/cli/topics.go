@@ -13,7 +13,7 @@ import (
 
 	"github.com/recon-dlq/recon-dlq/config"
 	"github.com/recon-dlq/recon-dlq/internal/kafka"
-	"github.com/recon-dlq/recon-dlq/policy"
+	"github.com/recon-dlq/recon-dlq/worker"
 )
 
 func newTopics(a *app) *cobra.Command {
@@ -80,7 +80,7 @@ func (a *app) withPlan(cmd *cobra.Command, then func(*kgo.Client, planned) error
 	if err != nil {
 		return err
 	}
-	layout, err := layoutOf(cfg)
+	layout, _, err := worker.Layout(cfg)
 	if err != nil {
 		return err
 	}
@@ -115,28 +115,6 @@ func (a *app) withPlan(cmd *cobra.Command, then func(*kgo.Client, planned) error
 		return nil
 	}
 	return then(cl, p)
-}
-
-// layoutOf is the layout that a configuration asks for.
-func layoutOf(cfg config.Config) (kafka.Layout, error) {
-	p, err := policy.New(policy.Options{Rules: cfg.Rules})
-	if err != nil {
-		return kafka.Layout{}, err
-	}
-	l := kafka.Layout{
-		Sources:     cfg.Source.Topics,
-		RetryPrefix: cfg.Topics.Retry,
-		HoldPrefix:  cfg.Topics.Hold,
-		Poison:      cfg.Topics.Poison,
-		Audit:       cfg.Topics.Audit,
-		State:       cfg.Topics.State,
-		Replication: cfg.Topics.Replication,
-		Partitions:  cfg.Topics.Partitions,
-	}
-	for _, t := range cfg.Targets {
-		l.Holds = append(l.Holds, t.Name)
-	}
-	return l.ForRules(p, cfg.Rules), nil
 }
 
 // connect opens a client once the cluster has answered. What the client has to
