@@ -165,14 +165,19 @@ func (l *Ledger) listen(addr string) error {
 	return nil
 }
 
-// shut cuts all connections and stops listening. l.mu is held.
-func (l *Ledger) shut() {
+// shut cuts all connections and stops listening. It fails if serving had ended
+// by itself. l.mu is held.
+func (l *Ledger) shut() error {
 	if l.srv == nil {
-		return
+		return nil
 	}
-	_ = l.srv.Close()
-	_ = <-l.done // ErrServerClosed, or Serve has told already
+	_ = l.srv.Close() // of a listener that nobody will use again
+	err := <-l.done
 	l.srv = nil
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("ledger: serve: %w", err)
+	}
+	return nil
 }
 
 // Addr is where the ledger listens, host:port; empty before Start.
@@ -201,7 +206,7 @@ func (l *Ledger) Down(how Outage) error {
 	l.outage = how
 	l.ended = make(chan struct{})
 	if how == Refusing {
-		l.shut()
+		return l.shut()
 	}
 	return nil
 }
@@ -242,11 +247,11 @@ func (l *Ledger) Close() error {
 		l.outage = ""
 		close(l.ended)
 	}
-	l.shut()
-	if err := l.db.Close(); err != nil {
-		return fmt.Errorf("ledger: close: %w", err)
+	err := l.shut()
+	if dbErr := l.db.Close(); dbErr != nil {
+		err = errors.Join(err, fmt.Errorf("ledger: close: %w", dbErr))
 	}
-	return nil
+	return err
 }
 
 // Serve runs a ledger on addr until ctx ends. ready, if not nil, is called with
@@ -267,11 +272,10 @@ func Serve(ctx context.Context, addr string, o Options, ready func(addr string))
 	l.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return l.Close()
 	case err := <-done:
-		done <- err // for Close, which waits for it
-		return errors.Join(fmt.Errorf("ledger: serve: %w", err), l.Close())
+		done <- err // for Close, which waits for it and tells it
 	}
+	return l.Close()
 }
 
 // Stats are the counts so far.
