@@ -78,7 +78,7 @@ func TestTopicsAreMadeAsTheWorkerWantsThem(t *testing.T) {
 			names.Tier(time.Hour):  {"max.message.bytes", "2000000"},
 			names.Audit:            {"message.timestamp.type", "LogAppendTime"},
 			names.State:            {"cleanup.policy", "compact"},
-			names.Retry + "90s":  {"retention.ms", "-1"},
+			names.Retry + "90s":    {"retention.ms", "-1"},
 			names.Prefix + ".none": {},
 		} {
 			config, err := configs.On(topic, nil)
@@ -107,7 +107,8 @@ func TestTopicsAreMadeAsTheWorkerWantsThem(t *testing.T) {
 func TestAKilledNodeComesBackWithItsData(t *testing.T) {
 	k := NewKafka(t, Options{TransactionVersion: 1, Properties: map[string]string{
 		"offset.metadata.max.bytes": "1000",
-		"broker.session.timeout.ms": "2000", // how long the controller still counts on the killed broker
+		// How long the controller still counts on the killed broker.
+		"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500",
 	}})
 	names := Topics(t, k, 1, nil, nil)
 	Produce(t, k, &kgo.Record{Topic: names.Source, Value: []byte("kept")})
@@ -164,7 +165,7 @@ func TestWithAnAuthorizerAClientMayDoOnlyWhatAnACLAllows(t *testing.T) {
 }
 
 func TestThreeNodesReplicate(t *testing.T) {
-	k := NewKafka(t, Options{Nodes: 3, Properties: map[string]string{"broker.session.timeout.ms": "2000"}})
+	k := NewKafka(t, Options{Nodes: 3})
 	names := Topics(t, k, 2, nil, nil)
 	k.Kill(2)
 	Produce(t, k, &kgo.Record{Topic: names.Source, Value: []byte("acknowledged by two")})

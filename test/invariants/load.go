@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -301,16 +302,14 @@ func (w *world) addCopy(r *kgo.Record) {
 			l.origin, l.rooted = origin, true
 		}
 	}
-	w.checkSecrets("a header of "+w.at(p), func(found func([]byte)) {
-		if topic.kind == deadletter.Source {
-			return
+	if topic.kind == deadletter.Source {
+		return
+	}
+	for _, h := range r.Headers {
+		if strings.HasPrefix(h.Key, deadletter.HeaderPrefix) && h.Key != deadletter.HeaderError {
+			w.checkSecrets(r, h.Value)
 		}
-		for _, h := range r.Headers {
-			if strings.HasPrefix(h.Key, deadletter.HeaderPrefix) && h.Key != deadletter.HeaderError {
-				found(h.Value)
-			}
-		}
-	})
+	}
 }
 
 func (w *world) life(i id) *life {
@@ -363,10 +362,7 @@ func size(r *kgo.Record, kind deadletter.Kind) int {
 
 func (w *world) addEvent(r *kgo.Record) {
 	where := fmt.Sprintf("event at %s/%d/%d", r.Topic, r.Partition, r.Offset)
-	w.checkSecrets(where, func(found func([]byte)) {
-		found(r.Key)
-		found(r.Value)
-	})
+	w.checkSecrets(r, r.Key, r.Value)
 	e, err := audit.Parse(r.Value)
 	if err != nil {
 		w.report.fault(trail, "%s: %v", where, err)
@@ -440,27 +436,24 @@ func (w *world) lost(format string, args ...any) {
 	w.report.fault(conservation, format, args...)
 }
 
-func (w *world) checkSecrets(where string, texts func(found func([]byte))) {
-	if len(w.spec.Secrets) == 0 {
-		return
-	}
-	texts(func(text []byte) {
-		for i, secret := range w.spec.Secrets {
+func (w *world) checkSecrets(r *kgo.Record, texts ...[]byte) {
+	for i, secret := range w.spec.Secrets {
+		for _, text := range texts {
 			if bytes.Contains(text, []byte(secret)) {
-				w.report.fault(secrecy, "%s contains secret number %d of the spec", where, i) // a fault is printed: not the secret
+				// A fault is printed: it does not say the secret.
+				w.report.fault(secrecy, "key, value or a header of ours of %s/%d/%d contains secret number %d of the spec", r.Topic, r.Partition, r.Offset, i)
 			}
 		}
-	})
+	}
 }
 
 // parsePlace reads topic/partition/offset on a topic that is checked.
 func (w *world) parsePlace(s string) (place, bool) {
-	name, rest, _ := strings.Cut(s, "/")
-	t, ok := w.byName[name]
+	topic, partition, ok := audit.OriginTopic(s)
 	if !ok {
 		return place{}, false
 	}
-	p := place{topic: t}
-	n, err := fmt.Sscanf(rest, "%d/%d", &p.partition, &p.offset)
-	return p, err == nil && n == 2
+	t, ok := w.byName[topic]
+	offset, err := strconv.ParseInt(s[strings.LastIndexByte(s, '/')+1:], 10, 64)
+	return place{t, partition, offset}, ok && err == nil
 }
