@@ -29,7 +29,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
@@ -77,7 +76,7 @@ type Options struct {
 	Drain            time.Duration // how long running handlers are waited for when partitions go; default 25 s
 
 	Logger     *slog.Logger
-	Registerer prometheus.Registerer
+	Registerer Registerer
 	Now        func() time.Time // wall clock; default time.Now
 }
 
@@ -157,9 +156,6 @@ func New(o Options) (*Consumer, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
 	}
 	setDefault(&o.MaxInflightBytes, 64<<20)
 	setDefault(&o.Concurrency, 64)
@@ -298,13 +294,13 @@ func (c *Consumer) fail(err error) {
 
 func randomHex() string {
 	var b [8]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails, see its documentation
+	rand.Read(b[:]) // never fails, see its documentation
 	return hex.EncodeToString(b[:])
 }
 
 func randomNonce() uint64 {
 	var b [8]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails, see its documentation
+	rand.Read(b[:]) // never fails, see its documentation
 	return binary.BigEndian.Uint64(b[:])
 }
 

@@ -79,14 +79,6 @@ func (c *Consumer) wait(e *entry, at time.Time) {
 	c.arm(at)
 }
 
-// unwait takes e out of the due heap.
-func (c *Consumer) unwait(e *entry) {
-	if e.index >= 0 {
-		heap.Remove(&c.due, e.index)
-		e.p.waiting -= e.size
-	}
-}
-
 // longestSleep is how long the timer sleeps at most: the wall clock can jump,
 // and a sleep does not follow it.
 const longestSleep = time.Second

@@ -81,7 +81,6 @@ func (c *Consumer) join() (*kgo.Client, error) {
 		kgo.BlockRebalanceOnPoll(),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.RequireStableFetchOffsets(),
 		kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(sessionTimeout),
@@ -354,6 +353,10 @@ func (c *Consumer) drop(ps []*partition) {
 		}
 		c.held -= p.bytes
 		delete(c.parts, p.tp)
+	}
+	for _, t := range c.order { // a held target's queue would keep them for long
+		t.queue.items = slices.DeleteFunc(t.queue.items[t.queue.head:], func(e *entry) bool { return e.p.dropped })
+		t.queue.head = 0
 	}
 	c.adjustAll()
 	c.changed.Broadcast()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
 	"github.com/recon-dlq/recon-dlq/deadletter"
@@ -128,7 +127,6 @@ type batch struct {
 	member     string
 	generation int32
 	parts      []*share
-	records    []*kgo.Record
 	began      time.Time
 	big        bool // one record larger than an ordinary batch: a producer with a raised cap
 }

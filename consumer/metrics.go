@@ -11,6 +11,9 @@ import (
 	"github.com/recon-dlq/recon-dlq/policy"
 )
 
+// Registerer is where the metrics are registered.
+type Registerer = prometheus.Registerer
+
 // metrics are the engine's. Counters count what is committed, so that they
 // agree with the trail; gauges are computed from the state when scraped.
 type metrics struct {
@@ -98,7 +101,11 @@ var classNames = [...]string{
 	deadletter.InProgress: "in_progress", deadletter.Unavailable: "unavailable", deadletter.Stopped: "stopped",
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
+// register registers the metrics; without a registerer they are kept, not exported.
+func (m *metrics) register(r Registerer) error {
+	if r == nil {
+		return nil
+	}
 	var errs []error
 	for _, x := range []prometheus.Collector{
 		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.lateResults, m.fetchErrors, m.lost, m.memberChanges,

@@ -155,7 +155,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	escalateCtx, stopEscalator := context.WithCancel(ctx)
 	defer stopEscalator()
-	run := func(name string, ctx context.Context, f func(context.Context) error) { //nolint:revive // the parts have contexts of their own
+	run := func(name string, ctx context.Context, f func(context.Context) error) {
 		parts.Go(func() {
 			if err := f(ctx); err != nil {
 				fail(fmt.Errorf("%s: %w", name, err))
@@ -303,7 +303,7 @@ func (w *Worker) serve() (stop func(), err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		if srv.Shutdown(ctx) != nil {
-			srv.Close() //nolint:errcheck,gosec // it is given up
+			srv.Close() // it is given up
 		}
 		served.Wait()
 	}, nil
@@ -312,9 +312,9 @@ func (w *Worker) serve() (stop func(), err error) {
 // Handler serves /metrics, /healthz and /readyz; all are read-only.
 func (w *Worker) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(w.gather), promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: 10 * time.Second, EnableOpenMetrics: true,
-	}))
+	mux.HandleFunc("GET /metrics", func(rw http.ResponseWriter, r *http.Request) {
+		promhttp.HandlerFor(w.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, Timeout: 10 * time.Second, EnableOpenMetrics: true}).ServeHTTP(rw, r)
+	})
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "ok") })
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
 		if !w.ready.Load() {
@@ -337,8 +337,16 @@ func (w *Worker) Snapshot() (consumer.Snapshot, bool) {
 	return engine.Snapshot(), true
 }
 
-// Gatherer is all metrics of the worker.
-func (w *Worker) Gatherer() prometheus.Gatherer { return prometheus.GathererFunc(w.gather) }
+// Gatherer is all metrics of the worker, those of its present Kafka clients included.
+func (w *Worker) Gatherer() prometheus.Gatherer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := prometheus.Gatherers{w.reg}
+	for _, reg := range w.clients {
+		all = append(all, reg)
+	}
+	return all
+}
 
 // Addr is where metrics and health are served; nil before Run or without a server.
 func (w *Worker) Addr() net.Addr {

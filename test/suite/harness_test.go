@@ -5,7 +5,6 @@ package suite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -246,7 +245,6 @@ func (x *bench) check(settled bool) invariants.Report {
 var (
 	resolved = deadletter.Outcome{Class: deadletter.Resolved}
 	failing  = deadletter.Outcome{Class: deadletter.Suspect, Cause: "http_500", Status: 500}
-	errWait  = errors.New("not yet")
 )
 
 func suffix(id, s string) bool { return strings.HasSuffix(id, s) }
