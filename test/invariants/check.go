@@ -8,6 +8,7 @@ import (
 
 	"github.com/recon-dlq/recon-dlq/audit"
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
 )
 
 // copiesTo says to which kind of topic an effect makes a copy.
@@ -95,7 +96,7 @@ func (w *world) checkArrival(i id, l *life) {
 func (w *world) checkEvents(i id, l *life) {
 	ended := false
 	for _, e := range l.events {
-		w.count(l, e)
+		w.count(e)
 		ended = ended || isEnd(e.kind)
 		if !isEffect(e.kind) {
 			continue
@@ -118,7 +119,7 @@ func (w *world) checkEvents(i id, l *life) {
 			continue
 		}
 		c.effects++
-		w.checkAttempts(i, l, e, c)
+		w.checkAttempts(i, e, c)
 	}
 	if !ended {
 		w.report.InFlight++
@@ -132,18 +133,18 @@ func (w *world) effectOnGone(p place) {
 	}
 }
 
-func (w *world) count(l *life, e event) {
+func (w *world) count(e event) {
 	switch e.kind {
 	case audit.Resolved:
 		w.report.Resolved++
 	case audit.RetryScheduled:
-		if c := w.copies[e.input]; c != nil && w.snoozed(l, e, c) {
+		w.report.Retried++
+	case audit.Retiered:
+		if e.reason == policy.ReasonInProgress {
 			w.report.Snoozed++
 		} else {
-			w.report.Retried++
+			w.report.Retiered++
 		}
-	case audit.Retiered:
-		w.report.Retiered++
 	case audit.Poisoned:
 		w.report.Poisoned++
 	case audit.Expired:
@@ -152,7 +153,7 @@ func (w *world) count(l *life, e event) {
 }
 
 // checkAttempts: what an effect says it counted against what its input had.
-func (w *world) checkAttempts(i id, l *life, e event, c *copied) {
+func (w *world) checkAttempts(i id, e event, c *copied) {
 	if c.malformed {
 		return // what it had cannot be known
 	}
@@ -161,7 +162,6 @@ func (w *world) checkAttempts(i id, l *life, e event, c *copied) {
 		least = 0 // policy may start below what the value says, so that there is a call
 	}
 	switch {
-	case e.kind == audit.RetryScheduled && w.snoozed(l, e, c):
 	case e.kind == audit.RetryScheduled, e.kind == audit.Poisoned && counts(e.reason):
 		least++
 		most++
@@ -173,16 +173,29 @@ func (w *world) checkAttempts(i id, l *life, e event, c *copied) {
 	}
 }
 
-// snoozed says whether a copy of the record is the input again with nothing
-// counted but one more snooze.
-func (w *world) snoozed(l *life, e event, c *copied) bool {
-	if e.attempt > c.attempt {
-		return false
+// checkSnoozes: the copy that an effect makes carries one more snooze after "in
+// progress", none after a counted attempt, and else as many as its input.
+func (w *world) checkSnoozes(i id, l *life, e event) {
+	c := w.copies[e.input]
+	if c == nil || c.malformed {
+		return
 	}
-	return slices.ContainsFunc(l.copies, func(p place) bool {
+	snoozes := c.snoozes
+	switch {
+	case e.kind == audit.RetryScheduled:
+		snoozes = 0
+	case e.kind != audit.Retiered:
+		return
+	case e.reason == policy.ReasonInProgress:
+		snoozes++
+	}
+	fits := func(p place) bool {
 		next := w.copies[p]
-		return next.kind == deadletter.Tier && next.attempt == e.attempt && next.snoozes == c.snoozes+1
-	})
+		return next.kind == deadletter.Tier && next.attempt == e.attempt && next.snoozes == snoozes
+	}
+	if !slices.ContainsFunc(l.copies, fits) {
+		w.report.fault(attempts, "record %s: %s of %s has no copy with attempt %d and %d snoozes", i, e.kind, w.at(e.input), e.attempt, snoozes)
+	}
 }
 
 // counts says whether a poison reason is the outcome of a call.
@@ -224,6 +237,11 @@ func (w *world) checkCopies(i id, l *life) {
 		}
 	}
 	gone := len(removed)
+	if gone+w.strangers == 0 { // else a copy that fits can be what is gone
+		for _, e := range l.events {
+			w.checkSnoozes(i, l, e)
+		}
+	}
 	for _, kind := range []deadletter.Kind{deadletter.Tier, deadletter.Hold, deadletter.Poison} {
 		missing, surplus := 0, 0
 		for m, n := range balance {
@@ -304,7 +322,9 @@ func (w *world) checkCalls(i id, l *life) {
 	calls := w.spec.HandlerCalls[i.String()]
 	answered := make(map[place]bool) // by input: an event that is there twice is one answer
 	for _, e := range l.events {
-		if e.kind == audit.Resolved || e.kind == audit.RetryScheduled || e.kind == audit.Poisoned && counts(e.reason) {
+		switch {
+		case e.kind == audit.Resolved, e.kind == audit.RetryScheduled, e.kind == audit.Poisoned && counts(e.reason),
+			e.kind == audit.Retiered && e.reason == policy.ReasonInProgress:
 			answered[e.input] = true
 		}
 	}

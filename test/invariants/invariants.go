@@ -59,9 +59,9 @@ type Call struct {
 type Report struct {
 	Records   int `json:"records"` // lives: records that arrived
 	Resolved  int `json:"resolved"`
-	Retried   int `json:"retried"` // counted ones
-	Snoozed   int `json:"snoozed"`
-	Retiered  int `json:"retiered"`
+	Retried   int `json:"retried"`  // counted ones
+	Snoozed   int `json:"snoozed"`  // retiered events because of "in progress" answers
+	Retiered  int `json:"retiered"` // the others
 	Poisoned  int `json:"poisoned"`
 	Expired   int `json:"expired"`
 	Escalated int `json:"escalated"`

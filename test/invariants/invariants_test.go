@@ -15,6 +15,7 @@ import (
 	"github.com/recon-dlq/recon-dlq/audit"
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/test/brokers"
 	"github.com/recon-dlq/recon-dlq/test/invariants"
 )
@@ -139,7 +140,7 @@ func (s *script) retier(rec deadletter.Record) deadletter.Record {
 
 func (s *script) snooze(rec deadletter.Record) deadletter.Record {
 	s.call(rec)
-	s.event(audit.RetryScheduled, rec, "in_progress")
+	s.event(audit.Retiered, rec, policy.ReasonInProgress)
 	next := rec
 	next.Snoozes++
 	next.NotBefore = start.Add(5 * time.Second).UnixMilli()
@@ -396,6 +397,13 @@ func TestEachViolationIsFound(t *testing.T) {
 				rec := s.arrive("counted", 0)
 				rec.Attempt = 1
 				s.resolve(s.retier(rec))
+			}},
+		{name: "a snooze that is not counted", want: []string{"4 attempts", "has no copy with attempt 0 and 1 snoozes"},
+			plan: func(s *script, l lives) {
+				rec := s.arrive("snoozed", 0)
+				s.call(rec)
+				s.event(audit.Retiered, rec, policy.ReasonInProgress)
+				s.resolve(s.copyTo(s.names.Tier(second), deadletter.Tier, rec))
 			}},
 		{name: "an answer without a call", want: []string{"4 attempts", "which was called 0 times"},
 			plan: func(s *script, l lives) { delete(s.calls, l.resolved.ID) }},
