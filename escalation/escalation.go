@@ -198,8 +198,7 @@ func (e *Escalator) impostor(err error) bool {
 }
 
 func isFenced(err error) bool {
-	return errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) ||
-		errors.Is(err, kerr.FencedInstanceID)
+	return errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch)
 }
 
 // sleep waits for d or the end of ctx.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -711,6 +712,46 @@ func TestProgressThatCannotBeReadRefusesThePartition(t *testing.T) {
 				t.Errorf("%v partitions are refused after the stop, want 0", got)
 			}
 		})
+	}
+}
+
+func TestRecordsDeletedBeforeTheirEscalationAreCountedAndSaid(t *testing.T) {
+	h := newHouse(t, brokers.NewKfake(t))
+	h.poison("d", 20) // ten in each partition
+	commit(t, h, 0, 2, escalation.FormatProgress(2))
+	var offsets kadm.Offsets
+	offsets.Add(kadm.Offset{Topic: h.names.Poison, Partition: 0, At: 6})
+	offsets.Add(kadm.Offset{Topic: h.names.Poison, Partition: 1, At: 6}) // never begun: nobody knows of the loss
+	deleted, err := kadm.NewClient(h.cons).DeleteRecords(t.Context(), offsets)
+	if err == nil {
+		err = deleted.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := h.options()
+	reg := prometheus.NewRegistry()
+	o.Registerer = reg
+	stop := h.run(o)
+	seqs := map[int32][]int64{}
+	for _, e := range h.events(8) {
+		seqs[e.Input.Partition] = append(seqs[e.Input.Partition], e.Seq)
+	}
+	stop()
+	for _, s := range seqs {
+		slices.Sort(s) // the audit topic keeps order by origin only
+	}
+	if want := "map[0:[3 4 5 6] 1:[1 2 3 4]]"; fmt.Sprint(seqs) != want {
+		t.Errorf("seqs are %v, want %s", seqs, want)
+	}
+	if got := metric(t, reg, "recon_dlq_escalation_expired_total"); got != 4 {
+		t.Errorf("%v records are counted as expired, want 4", got)
+	}
+	if n := len(h.lines("poison records were deleted before people were told: the topic's retention must be unlimited")); n != 1 {
+		t.Errorf("log has %d errors, want 1:\n%s", n, h.log)
+	}
+	if n := len(h.lines("no progress is committed for this partition: people are told of all that is in it, also if they were told before")); n != 1 {
+		t.Errorf("log has %d warnings, want 1:\n%s", n, h.log)
 	}
 }
 

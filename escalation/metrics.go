@@ -20,6 +20,7 @@ type metrics struct {
 	escalations *prometheus.CounterVec
 	requests    *prometheus.CounterVec
 	restarts    prometheus.Counter
+	expired     prometheus.Counter
 	refused     prometheus.Gauge
 	lag         *prometheus.GaugeVec
 }
@@ -37,6 +38,10 @@ func newMetrics(reg Registerer) (*metrics, error) {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "recon_dlq_escalation_restarts_total",
 			Help: "How often escalation was interrupted by an error of the cluster and began again.",
+		}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "recon_dlq_escalation_expired_total",
+			Help: "Poison records that were deleted before they were escalated, at most: control records are counted, too.",
 		}),
 		refused: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "recon_dlq_escalation_refused_partitions",
@@ -56,7 +61,7 @@ func newMetrics(reg Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.escalations, m.requests, m.restarts, m.refused, m.lag} {
+	for _, c := range []prometheus.Collector{m.escalations, m.requests, m.restarts, m.expired, m.refused, m.lag} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

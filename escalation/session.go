@@ -64,6 +64,7 @@ type session struct {
 type part struct {
 	topicID [16]byte
 	next    int64   // offset expected next; lower ones are in hand or done
+	known   bool    // next is where somebody left off, not where the log may begin
 	stable  int64   // last stable offset seen; -1: not known
 	seq     int64   // of the last committed event
 	queue   []*item // read, not committed, by offset
@@ -272,10 +273,14 @@ func (s *session) assigned(ctx context.Context, partitions []int32) {
 				s.parts[p] = nil
 				continue
 			}
-			pt.next, pt.seq = c.At, seq
+			pt.next, pt.seq, pt.known = c.At, seq, true
 		}
 		if end, ok := ends.Lookup(topic, p); ok && end.Err == nil {
 			pt.stable = end.Offset
+		}
+		if !pt.known && pt.stable > 0 {
+			s.e.o.Logger.Warn("no progress is committed for this partition: people are told of all that is in it, also if they were told before",
+				"group", s.e.o.Group+GroupSuffix, "topic", topic, "partition", p, "end", pt.stable)
 		}
 		pt.ctx, pt.cancel = context.WithCancel(s.notifying)
 		s.parts[p] = pt
@@ -423,6 +428,15 @@ func (s *session) take(fetches kgo.Fetches) {
 			}
 			pt.topicID = t.TopicID
 			pt.stable = max(pt.stable, fp.LastStableOffset)
+			if gone := fp.LogStartOffset - pt.next; gone > 0 {
+				if pt.known { // the client goes on without an error
+					s.e.metrics.expired.Add(float64(gone))
+					s.e.o.Logger.Error("poison records were deleted before people were told: the topic's retention must be unlimited",
+						"topic", t.Topic, "partition", fp.Partition, "from", pt.next, "to", fp.LogStartOffset)
+				}
+				pt.next = fp.LogStartOffset
+			}
+			pt.known = true
 			for _, rec := range fp.Records {
 				if rec.Offset >= pt.next {
 					s.takeRecord(pt, rec, now)
