@@ -56,6 +56,9 @@ func (l *Ledger) remediate(w http.ResponseWriter, r *http.Request) {
 	if !l.admit(w, r) {
 		return
 	}
+	if l.o.OnCall != nil {
+		l.o.OnCall(r.Header)
+	}
 	key, err := checkEnvelope(r)
 	var body []byte
 	if err == nil {
@@ -66,7 +69,7 @@ func (l *Ledger) remediate(w http.ResponseWriter, r *http.Request) {
 	if err == nil && l.o.Refuse > 0 && share("refuse", key) < l.o.Refuse {
 		err = unprocessable("account is closed")
 	}
-	if err == nil && l.failOnce(key) {
+	if err == nil && (l.failOnce(key) || l.fault(body)) {
 		answer(w, http.StatusInternalServerError, reply{Status: "ERROR", Error: "try again"})
 		return
 	}
@@ -145,6 +148,28 @@ func (l *Ledger) failOnce(key string) bool {
 	}
 	l.failed[key] = true
 	l.stats.FailedOnce++
+	return true
+}
+
+// fault says whether this call is one that Options.Faults lets fail.
+func (l *Ledger) fault(body []byte) bool {
+	if len(l.o.Faults) == 0 {
+		return false
+	}
+	var rec struct {
+		ID string `json:"discrepancy_id"`
+	}
+	if json.Unmarshal(body, &rec) != nil {
+		return false // settle says what is wrong with it
+	}
+	n := l.o.Faults[rec.ID]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n >= 0 && l.faults[rec.ID] >= n {
+		return false
+	}
+	l.faults[rec.ID]++
+	l.stats.Faulted++
 	return true
 }
 

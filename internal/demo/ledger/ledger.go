@@ -35,6 +35,12 @@ type Options struct {
 	// Refuse is the share of records, in [0,1], that are always answered 422,
 	// beside those that the ledger cannot settle. Which ones is a hash of their key.
 	Refuse float64
+	// Faults says, by discrepancy id, how many of its first calls are answered
+	// 500; a negative number means all of them.
+	Faults map[string]int
+	// OnCall, if not nil, is told of each call that is let in. It is called
+	// from many goroutines, and must not keep the header.
+	OnCall func(http.Header)
 }
 
 // Outage is how a ledger is down.
@@ -55,6 +61,7 @@ type Stats struct {
 	Superseded int64 `json:"superseded"`  // calls that found the entry as good or newer
 	Rejected   int64 `json:"rejected"`    // 400 and 422
 	FailedOnce int64 `json:"failed_once"` // 500 by FailOnce
+	Faulted    int64 `json:"faulted"`     // 500 by Faults
 	Down       int64 `json:"down"`        // answered 503 or left hanging during an outage
 	Errors     int64 `json:"errors"`      // 500 for the database's own faults
 	// Duplicates are fixes made more than once for one discrepancy. It is zero
@@ -70,6 +77,7 @@ type Ledger struct {
 	mu     sync.Mutex
 	stats  Stats
 	failed map[string]bool // keys that were failed once
+	faults map[string]int  // by discrepancy id: calls answered 500 by Options.Faults
 	outage Outage          // empty: up
 	ended  chan struct{}   // closed when the present outage ends
 	addr   string          // that Start was given, or got; empty: not started
@@ -111,7 +119,7 @@ func New(o Options) (*Ledger, error) {
 	}
 	// One connection: in memory each would be a database of its own, and SQLite writes one at a time anyway.
 	db.SetMaxOpenConns(1)
-	l := &Ledger{o: o, db: db, failed: make(map[string]bool)}
+	l := &Ledger{o: o, db: db, failed: make(map[string]bool), faults: make(map[string]int)}
 	if err := l.fill(context.Background(), data.Accounts(), data.Ledger()); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("ledger: fill %s: %w", dsn, err)

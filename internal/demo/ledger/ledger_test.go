@@ -289,6 +289,29 @@ func TestAThirdFailsOnceAndTheSameThirdEachTime(t *testing.T) {
 	}
 }
 
+func TestNamedRecordsFailAsOftenAsTheyAreToldTo(t *testing.T) {
+	var seen []string
+	ds := data.Discrepancies()[:4]
+	l := open(t, ledger.Options{
+		Faults: map[string]int{ds[0].ID: 2, ds[1].ID: -1},
+		OnCall: func(h http.Header) { seen = append(seen, h.Get("Idempotency-Key")) },
+	})
+	want := map[string][]int{ds[0].ID: {500, 500, 200}, ds[1].ID: {500, 500, 500}, ds[2].ID: {200, 200, 200}}
+	for i := range 3 {
+		for _, d := range ds[:3] {
+			if code, _ := call(t, l, d.ID, d.Value); code != want[d.ID][i] {
+				t.Errorf("call %d of %s is answered %d, want %d", i+1, d.ID, code, want[d.ID][i])
+			}
+		}
+	}
+	if s := stats(t, l); s.Faulted != 5 || s.Applied != 2 || s.Replayed != 2 {
+		t.Errorf("stats are %+v", s)
+	}
+	if len(seen) != 9 || seen[0] != ds[0].ID {
+		t.Errorf("told of the calls %v", seen)
+	}
+}
+
 func TestAShareIsRefusedForEver(t *testing.T) {
 	l := open(t, ledger.Options{Refuse: 0.1})
 	refused := 0
