@@ -112,6 +112,7 @@ type Consumer struct {
 	mu      sync.Mutex
 	changed *sync.Cond // on mu: calls ended, results committed
 	cl      *kgo.Client
+	regroup context.CancelCauseFunc // drops everything and joins the group anew
 	parts   map[tp]*partition
 	targets map[string]*target
 	order   []*target // round robin

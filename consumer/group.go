@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -19,10 +20,16 @@ import (
 	"github.com/recon-dlq/recon-dlq/policy"
 )
 
-// errMemberChanged says that the coordinator has given this worker another
-// member id. A cooperative member is then not told what it lost meanwhile, so
-// everything is dropped and joined anew.
-var errMemberChanged = errors.New("the group gave this worker another member id")
+// Reasons to drop everything and join the group anew.
+var (
+	// A cooperative member that gets another member id is not told what it lost meanwhile.
+	errMemberChanged = errors.New("the group gave this worker another member id")
+	// What is held of a topic that was deleted, maybe created again, can never be committed.
+	errTopicGone = errors.New("a topic was deleted or created again")
+)
+
+// rejoinAfter keeps a reason that does not go away from being acted on in a tight loop.
+const rejoinAfter = time.Second
 
 // tierPattern matches the names of tiers, configured ones and those that once
 // were: what is still in them is drained. Anchored, because kgo does not
@@ -46,21 +53,28 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 			}
 			first = false
 		}
-		watchCtx, endWatch := context.WithCancel(ctx)
-		watched := make(chan struct{})
-		go func() { defer close(watched); c.watch(watchCtx, cl) }()
-		err = c.poll(ctx, cl)
+		session, regroup := context.WithCancelCause(ctx)
+		c.mu.Lock()
+		c.regroup = regroup
+		c.mu.Unlock()
+		var watched sync.WaitGroup
+		watched.Go(func() { c.watch(session, cl) })
+		err = c.poll(session, cl)
 		if ctx.Err() != nil {
 			c.drainAll()
 		}
-		endWatch()
-		<-watched
+		why := context.Cause(session)
+		regroup(nil)
+		watched.Wait()
 		c.leave(cl)
-		if ctx.Err() != nil || !errors.Is(err, errMemberChanged) {
+		if ctx.Err() != nil || err != nil {
 			return err
 		}
-		c.m.memberChanges.Inc()
-		c.log.Warn("the group gave this worker another member id; it joins anew")
+		c.m.regroups.Inc()
+		c.log.Warn("everything is dropped and the group joined anew", "reason", why)
+		if sleep(ctx, rejoinAfter) != nil {
+			return nil
+		}
 	}
 }
 
@@ -129,23 +143,6 @@ func (c *Consumer) leave(cl *kgo.Client) {
 		}
 	}
 	cl.Close()
-}
-
-// memberChanged reports whether partitions are held under another member id
-// than the group knows now.
-func (c *Consumer) memberChanged(cl *kgo.Client) bool {
-	member, generation := cl.GroupMetadata()
-	if member == "" || generation < 0 {
-		return false // between two memberships: nothing is committed, see lane.collect
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.parts {
-		if p.member != member {
-			return true
-		}
-	}
-	return false
 }
 
 // assigned is called by the group client with partitions that come. What they

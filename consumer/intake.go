@@ -17,7 +17,7 @@ import (
 // pollMax bounds the records taken in at a time, and so how long a rebalance waits for a poll.
 const pollMax = 5_000
 
-// poll takes records in until ctx ends or the member has got another id.
+// poll takes records in until ctx ends. An error is what the worker cannot survive.
 func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 	for {
 		fetches := cl.PollRecords(ctx, pollMax)
@@ -27,7 +27,7 @@ func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 		}
 		err := c.fetchErrors(fetches)
 		if err == nil {
-			err = c.take(fetches, cl)
+			c.take(fetches)
 		}
 		cl.AllowRebalance()
 		if err != nil {
@@ -85,11 +85,8 @@ type arrival struct {
 
 // take turns fetched records into entries. It runs between a poll and
 // AllowRebalance, so partitions neither come nor go.
-func (c *Consumer) take(fetches kgo.Fetches, cl *kgo.Client) error {
+func (c *Consumer) take(fetches kgo.Fetches) {
 	now := c.now()
-	if c.memberChanged(cl) {
-		return errMemberChanged
-	}
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
 		c.mu.Lock()
 		p := c.parts[tp{f.Topic, f.Partition}]
@@ -123,7 +120,6 @@ func (c *Consumer) take(fetches kgo.Fetches, cl *kgo.Client) error {
 	defer c.mu.Unlock()
 	c.dispatch(now)
 	c.kickAll()
-	return nil
 }
 
 // parse makes an entry of a fetched record. It copies the bytes: the fetched

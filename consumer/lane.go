@@ -141,8 +141,8 @@ type share struct {
 
 // collect takes finished results of the lane's partitions, in offset order,
 // while the progress fits its metadata. It reports whether some were left.
-// Partitions held under another member id than the group's current one are
-// left alone: the broker checks the generation, never who owns a partition.
+// Nothing is taken while a partition is held under another member id than the
+// group's current one: the broker checks the generation, never who owns a partition.
 func (l *lane) collect() (b *batch, more bool) {
 	c := l.c
 	c.mu.Lock()
@@ -157,7 +157,11 @@ func (l *lane) collect() (b *batch, more bool) {
 	}
 	room, bytes, metadata := maxBatch, int64(0), 0
 	for _, p := range c.parts {
-		if p.lane != l || p.tr == nil || p.refused || p.dropped || p.member != b.member || len(p.done)+len(p.unseen) == 0 {
+		if p.member != b.member {
+			c.regroup(errMemberChanged)
+			return nil, false
+		}
+		if p.lane != l || p.tr == nil || p.refused || p.dropped || len(p.done)+len(p.unseen) == 0 {
 			continue
 		}
 		if room <= 0 || bytes >= maxBatchBytes || metadata+p.limit > maxMetadata {

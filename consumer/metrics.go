@@ -20,7 +20,7 @@ type metrics struct {
 	c *Consumer
 
 	resolved, enqueued, lateResults, fetchErrors  prometheus.Counter
-	lost, memberChanges, ambiguous, oversized     prometheus.Counter
+	lost, regroups, ambiguous, oversized          prometheus.Counter
 	progressRefused, progressDeferred             prometheus.Counter
 	poison, retries, attempts, repaired, txns     *prometheus.CounterVec
 	handler                                       *prometheus.HistogramVec
@@ -55,7 +55,7 @@ func newMetrics(c *Consumer) *metrics {
 		lateResults:      counter("recon_dlq_late_results_total", "Handler results of partitions that had gone: thrown away."),
 		fetchErrors:      counter("recon_dlq_fetch_errors_total", "Errors while fetching."),
 		lost:             counter("recon_dlq_lost_partitions_total", "Partitions lost without having been handed over."),
-		memberChanges:    counter("recon_dlq_member_changes_total", "Times the group gave this worker another member id, so that it joined anew."),
+		regroups:         counter("recon_dlq_regroups_total", "Times everything was dropped and the group joined anew: it gave this worker another member id, or a topic was deleted."),
 		ambiguous:        counter("recon_dlq_ambiguous_transactions_total", "Transactions whose end got no clear answer and was read back."),
 		oversized:        counter("recon_dlq_oversized_total", "Results whose copy the broker does not take: held until max.message.bytes is raised."),
 		progressRefused:  counter("recon_dlq_progress_refused_total", "Commits put off because the progress does not fit the commit metadata."),
@@ -108,7 +108,7 @@ func (m *metrics) register(r Registerer) error {
 	}
 	var errs []error
 	for _, x := range []prometheus.Collector{
-		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.lateResults, m.fetchErrors, m.lost, m.memberChanges,
+		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.lateResults, m.fetchErrors, m.lost, m.regroups,
 		m.ambiguous, m.oversized, m.progressRefused, m.progressDeferred, m.handler, m.lateness, m.txnSeconds, m,
 	} {
 		errs = append(errs, r.Register(x))

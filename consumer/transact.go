@@ -350,13 +350,16 @@ func (l *lane) commitOffsets(ctx context.Context, b *batch) error {
 }
 
 // refused takes note that the broker refused a partition's progress: metadata
-// that is too long is made shorter.
+// that is too long is made shorter; of a topic that is gone nothing is kept.
 func (l *lane) refused(b *batch, topic string, id [16]byte, partition int32, err error) {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
+	if errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition) {
+		l.c.regroup(errTopicGone)
+	}
 	if !errors.Is(err, kerr.OffsetMetadataTooLarge) {
 		return
 	}
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
 	for _, s := range b.parts {
 		if s.p.partition == partition && (s.p.topic == topic || topic == "" && s.p.topicID == id) {
 			s.p.limit = max(64, len(s.plan.Metadata)*3/4)
