@@ -86,7 +86,7 @@ type Escalator struct {
 
 	// done remembers, between sessions, records that people were told of but
 	// whose event is not yet committed, so that a broker's outage does not tell
-	// them again. Owned by Run's goroutine while no session runs, by the session else.
+	// them again. Guarded by the session's mu.
 	done map[place]bool
 
 	fenced  []time.Time   // when we were fenced without being slow; owned by Run

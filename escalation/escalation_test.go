@@ -394,6 +394,18 @@ func TestEachPoisonRecordIsLoggedPostedAndAuditedOnce(t *testing.T) {
 	})
 }
 
+func TestAClusterWithTheOlderTransactionProtocolIsServed(t *testing.T) {
+	h := newHouse(t, brokers.NewKafka(t, brokers.Options{TransactionVersion: 1})) // skipped with -short
+	h.poison("d", 50)
+	stop := h.run(h.options())
+	h.hook.await(50)
+	h.poison("late", 50)
+	h.settled(100, stop)
+	if n := len(h.lines("escalation is interrupted, starting again")); n != 0 {
+		t.Errorf("escalation was interrupted %d times:\n%s", n, h.log)
+	}
+}
+
 func TestAPostNamesTheRecordAndHasAKeyPerRedriveGeneration(t *testing.T) {
 	h := newHouse(t, brokers.NewKfake(t))
 	bodies := make(chan string, 1)
@@ -681,6 +693,34 @@ func TestABrokerOutageIsWaitedOut(t *testing.T) {
 	h.settled(20, stop)
 	if notices, _ := h.hook.counts(); notices != 20 {
 		t.Errorf("webhook accepted %d notices, want 20", notices)
+	}
+}
+
+func TestABrokerKilledInTheMiddleAuditsOnce(t *testing.T) {
+	b := brokers.NewKafka(t, brokers.Options{}) // skipped with -short
+	h := newHouse(t, b)
+	reached := make(chan struct{})
+	var once sync.Once
+	h.hook.set(func(id string, _ *http.Request) int {
+		if id == "d-100" {
+			once.Do(func() { close(reached) })
+		}
+		return http.StatusOK
+	})
+	h.poison("d", 200)
+	stop := h.run(h.options())
+	<-reached
+	b.Kill(1)
+	if err := b.Start(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.settled(200, stop)
+	// Those whose answers were under way when the partitions were lost may come twice.
+	if notices, posts := h.hook.counts(); notices != 200 || posts > 200+8 {
+		t.Errorf("webhook accepted %d POSTs of %d notices, want 200 of 200, and 8 more at most", posts, notices)
 	}
 }
 

@@ -274,6 +274,7 @@ func (s *session) assigned(ctx context.Context, partitions []int32) {
 				continue
 			}
 			pt.next, pt.seq, pt.known = c.At, seq, true
+			maps.DeleteFunc(s.e.done, func(at place, _ bool) bool { return at.partition == p && at.offset < c.At })
 		}
 		if end, ok := ends.Lookup(topic, p); ok && end.Err == nil {
 			pt.stable = end.Offset
@@ -329,7 +330,12 @@ func (s *session) lost(partitions []int32) {
 	s.drop(partitions)
 }
 
+// drop takes partitions out of hand. What was told and is not recorded is kept in
+// Escalator.done: after an outage the same partitions often come back.
 func (s *session) drop(partitions []int32) {
+	if len(s.e.done) > maxHeld {
+		clear(s.e.done) // of partitions that others have read
+	}
 	for _, p := range partitions {
 		pt, ok := s.parts[p]
 		if !ok {
@@ -345,7 +351,9 @@ func (s *session) drop(partitions []int32) {
 		pt.cancel()
 		s.held -= len(pt.queue)
 		for _, it := range pt.queue {
-			if !it.done {
+			if it.done {
+				s.e.done[it.place] = true
+			} else {
 				s.undone--
 			}
 		}
@@ -557,24 +565,11 @@ func (s *session) drain(live context.Context) {
 	}
 }
 
-// remember ends the session's state: what was told but not recorded is kept for the next.
+// remember ends the session's state; drop keeps what was told for the next.
 func (s *session) remember() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dead = true
-	if len(s.e.done) > maxHeld {
-		clear(s.e.done) // of partitions that others read now
-	}
-	for _, pt := range s.parts {
-		if pt == nil {
-			continue
-		}
-		for _, it := range pt.queue {
-			if it.done {
-				s.e.done[it.place] = true
-			}
-		}
-	}
 	s.drop(slices.Collect(maps.Keys(s.parts)))
 }
 
