@@ -1,0 +1,95 @@
+package suite
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/recon-dlq/recon-dlq/consumer"
+	"github.com/recon-dlq/recon-dlq/test/brokers"
+)
+
+func TestAWorkerThatIsStoppedAndStartedAgainCallsNoHandlerTwice(t *testing.T) {
+	each(t, func(t *testing.T, b brokers.Broker) {
+		x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+		x.sendN(1500)
+		var ps []*player
+		for range 3 {
+			p := x.launch(instance("w1"))
+			ps = append(ps, p)
+			x.eventually("some records are done", func() bool { return done(p) >= 150 })
+			p.halt()
+			if p.err != nil {
+				t.Fatalf("a stopped worker returned %v", p.err)
+			}
+		}
+		last := x.launch(instance("w1"))
+		x.eventually("all records are done", func() bool { return done(append(ps, last)...) == 1500 })
+		x.drained(last)
+		if rep := x.counted(nil); rep.Records != 1500 {
+			t.Fatalf("want 1500 records: %s", rep)
+		}
+		if n := x.calledTwice(); n > 0 {
+			t.Fatalf("%d records were handed to the handler again although the worker was stopped in order", n)
+		}
+	})
+}
+
+func TestANewWorkerTakesOverFromAKilledOne(t *testing.T) {
+	each(t, func(t *testing.T, b brokers.Broker) {
+		for _, c := range []struct {
+			name   string
+			tweaks []func(*consumer.Options)
+			bound  time.Duration // from its start to its first commit; the session timeout is 10 s
+		}{
+			{"static member", []func(*consumer.Options){instance("w1")}, 8 * time.Second},
+			{"dynamic member", nil, 45 * time.Second},
+			{"static member at least once", []func(*consumer.Options){instance("w1"), atLeastOnce}, 8 * time.Second},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+				x.sendN(1500)
+				killed := x.launch(c.tweaks...)
+				x.eventually("some records are done", func() bool { return done(killed) >= 100 })
+				killed.wire.cut()
+				began := time.Now()
+				next := x.launch(c.tweaks...)
+				x.eventually("the new worker commits", func() bool { return done(next) > 0 })
+				took := time.Since(began)
+				t.Logf("took over in %s", took.Round(time.Millisecond))
+				if took > c.bound {
+					t.Errorf("the first commit of the new worker came after %s, want %s at most", took, c.bound)
+				}
+				x.reaches(1500)
+				x.drained(next)
+
+				// The one that was thought dead comes back, with results in its hands.
+				killed.wire.heal()
+				x.sendN(300)
+				if next.c.Snapshot(); len(c.tweaks) > 0 {
+					select {
+					case <-killed.end:
+					case <-time.After(45 * time.Second):
+						t.Fatal("a worker whose name another one has taken goes on")
+					}
+					if !errors.Is(killed.err, consumer.ErrFenced) || !strings.Contains(killed.err.Error(), `"w1"`) {
+						t.Fatalf("want ErrFenced that names the instance, have %v", killed.err)
+					}
+				} else {
+					x.eventually("the worker has joined again", func() bool {
+						return len(killed.c.Snapshot().Partitions) > 0 && len(next.c.Snapshot().Partitions) > 0
+					})
+				}
+				x.reaches(1800)
+				if next.stopped() {
+					t.Fatalf("the new worker was harmed by the old one: %v", next.err)
+				}
+				x.drained(next)
+				rep := x.counted(spec(c.tweaks...))
+				t.Log(rep)
+			})
+		}
+	})
+}
