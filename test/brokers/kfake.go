@@ -31,6 +31,17 @@ func NewVirtualKfake(tb testing.TB, opts ...kfake.Opt) *Kfake {
 	return startKfake(tb, []kgo.Opt{kgo.Dialer(network.DialContext)}, append(fixed, opts...))
 }
 
+// NewVirtualNodes is NewVirtualKfake with so many nodes, on a network of the
+// caller's, who can so dial it in ways of its own.
+func NewVirtualNodes(tb testing.TB, network *kfake.VirtualNetwork, nodes int) *Kfake {
+	tb.Helper()
+	ports := make([]int, nodes)
+	for i := range ports {
+		ports[i] = 9092 + i
+	}
+	return startKfake(tb, []kgo.Opt{kgo.Dialer(network.DialContext)}, []kfake.Opt{kfake.NumBrokers(nodes), kfake.Ports(ports...), kfake.ListenFn(network.Listen)})
+}
+
 func startKfake(tb testing.TB, client []kgo.Opt, opts []kfake.Opt) *Kfake {
 	tb.Helper()
 	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/internal/kafka"
 	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/test/stable"
 )
@@ -69,14 +72,19 @@ func NewNames(delays []time.Duration) Names {
 // Topics makes a source topic with its tiers, poison, audit and state topics, all
 // but state with so many partitions, and configured as the worker wants them:
 // audit LogAppendTime, state compacted on one partition. Configs are for the
-// source, tiers and poison; no tier has retention unless they say so. Delays nil
+// source, tiers and poison; no tier has retention unless they say so, and tiers and
+// poison take what the source takes and the worker's headers. Delays nil
 // is DefaultDelays.
 func Topics(tb testing.TB, b Broker, partitions int32, delays []time.Duration, configs map[string]string) Names {
 	tb.Helper()
 	names := NewNames(delays)
-	data := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1"}
+	data := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": strconv.Itoa(kafka.DefaultMaxMessageBytes)}
 	maps.Copy(data, configs)
-	Create(tb, b, partitions, data, append([]string{names.Source, names.Poison}, names.Tiers()...)...)
+	Create(tb, b, partitions, data, names.Source)
+	if configs["max.message.bytes"] == "" {
+		data["max.message.bytes"] = strconv.Itoa(kafka.DefaultMaxMessageBytes + deadletter.MaxOverhead)
+	}
+	Create(tb, b, partitions, data, append([]string{names.Poison}, names.Tiers()...)...)
 	Create(tb, b, partitions, map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}, names.Audit)
 	Create(tb, b, 1, map[string]string{"cleanup.policy": "compact"}, names.State)
 	return names

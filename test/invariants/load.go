@@ -220,6 +220,9 @@ func (w *world) readProgress(ctx context.Context, adm *kadm.Client) error {
 		return nil
 	}
 	offsets, err := w.fetchOffsets(ctx, adm)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return nil // nobody has joined yet
+	}
 	if err != nil {
 		return fmt.Errorf("read the progress of group %s: %w", w.spec.Group, err)
 	}

@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// link is one worker's network to the brokers. It can be cut and healed, and
+// lose a request or its answer.
+type link struct {
+	dial func(ctx context.Context, network, host string) (net.Conn, error)
+
+	mu    sync.Mutex
+	down  bool
+	conns map[*conn]bool
+	loss  []loss
+}
+
+// loss loses the next request of a kind: on its way out, or, after the broker
+// has acted on it, its answer. A delay lets the answer come late instead.
+type loss struct {
+	key    int16
+	answer bool
+	delay  time.Duration
+}
+
+var errDown = errors.New("the network is down")
+
+func (l *link) Dial(ctx context.Context, network, host string) (net.Conn, error) {
+	l.mu.Lock()
+	down := l.down
+	l.mu.Unlock()
+	if down {
+		return nil, errDown
+	}
+	c, err := l.dial(ctx, network, host)
+	if err != nil {
+		return nil, err
+	}
+	wrapped := &conn{Conn: c, l: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		c.Close()
+		return nil, errDown
+	}
+	l.conns[wrapped] = true
+	return wrapped, nil
+}
+
+// set cuts the link, with all its connections, or heals it.
+func (l *link) set(down bool) {
+	l.mu.Lock()
+	l.down = down
+	conns := l.conns
+	l.conns = map[*conn]bool{}
+	l.mu.Unlock()
+	if down {
+		for c := range conns {
+			c.Conn.Close()
+		}
+		return
+	}
+	l.mu.Lock()
+	for c := range conns {
+		l.conns[c] = true
+	}
+	l.mu.Unlock()
+}
+
+// reset closes all connections; new ones are made at once.
+func (l *link) reset() {
+	l.set(true)
+	l.set(false)
+}
+
+func (l *link) lose(x loss) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loss = append(l.loss, x)
+}
+
+func (l *link) take(key int16) (loss, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, x := range l.loss {
+		if x.key == key {
+			l.loss = append(l.loss[:i], l.loss[i+1:]...)
+			return x, true
+		}
+	}
+	return loss{}, false
+}
+
+// conn watches the requests that pass: each is written in one piece.
+type conn struct {
+	net.Conn
+	l *link
+
+	mu    sync.Mutex
+	mute  bool          // the next answer is lost, and the connection with it
+	delay time.Duration // before the next answer
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if len(p) >= 6 {
+		if x, ok := c.l.take(int16(binary.BigEndian.Uint16(p[4:]))); ok {
+			switch {
+			case x.delay > 0:
+				c.mu.Lock()
+				c.delay = x.delay
+				c.mu.Unlock()
+			case x.answer:
+				c.mu.Lock()
+				c.mute = true
+				c.mu.Unlock()
+			default:
+				c.Conn.Close()
+				return 0, io.ErrClosedPipe
+			}
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	mute, delay := c.mute, c.delay
+	c.mute, c.delay = false, 0
+	c.mu.Unlock()
+	if delay > 0 {
+		time.Sleep(delay) //nolint:forbidigo // in virtual time
+	}
+	if mute && err == nil {
+		c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
