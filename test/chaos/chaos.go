@@ -169,7 +169,8 @@ func (x *arena) work(ctx context.Context) error {
 			if s.ended < x.o.records || s.escalated < x.want.poisoned || len(todo) > 0 {
 				continue
 			}
-			x.r.Settled, x.r.LongestStall = time.Since(x.began), s.longest
+			x.r.Settled = time.Since(x.began)
+			x.r.LongestStall, x.r.StalledAt = s.stall.took, s.stall.from.Sub(x.began)
 			x.r.PerSecond = float64(x.o.records) / x.r.Settled.Seconds()
 			x.blows.Wait() // the last may still have to heal
 			return context.Cause(ctx)

@@ -24,6 +24,7 @@ type result struct {
 	RunAgain int `json:"handlers_run_again"` // calls beyond the first of an attempt: killed before it was committed, or not counted
 
 	LongestStall time.Duration `json:"longest_stall_ns"` // without a new visible effect
+	StalledAt    time.Duration `json:"stalled_at_ns"`    // when that began, from the first record produced
 	Lateness     time.Duration `json:"lateness_ns"`      // the longest from a not-before to its call, kills included
 	Settled      time.Duration `json:"settled_ns"`       // from the first record produced until all was done
 	PerSecond    float64       `json:"records_per_second"`
@@ -59,7 +60,7 @@ func (r *result) print(w io.Writer, output string) error {
 	line("early", r.Early)
 	line("handler calls", r.Calls)
 	line("handlers run again", r.RunAgain)
-	line("longest stall", r.LongestStall.Round(time.Millisecond))
+	line("longest stall", fmt.Sprintf("%s, at %s", r.LongestStall.Round(time.Millisecond), r.StalledAt.Round(time.Millisecond)))
 	line("latest call after due", r.Lateness.Round(time.Millisecond))
 	line("until settled", r.Settled.Round(time.Millisecond))
 	line("records/s", fmt.Sprintf("%.0f", r.PerSecond))

@@ -21,13 +21,19 @@ type trail struct {
 	events    int
 	effects   int           // events that are effects: all but enqueued and escalated
 	last      time.Time     // when the last effects became visible
-	longest   time.Duration // the longest time without a new effect, from the first on
+	stall     stall         // the longest, from the first effect on
+}
+
+// stall is a time without a new effect.
+type stall struct {
+	from time.Time
+	took time.Duration
 }
 
 // standing is a trail at one moment.
 type standing struct {
 	events, effects, ended, escalated int
-	longest                           time.Duration
+	stall                             stall
 }
 
 func newTrail() *trail {
@@ -37,7 +43,7 @@ func newTrail() *trail {
 func (t *trail) standing() standing {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return standing{events: t.events, effects: t.effects, ended: len(t.ended), escalated: len(t.escalated), longest: t.longest}
+	return standing{events: t.events, effects: t.effects, ended: len(t.ended), escalated: len(t.escalated), stall: t.stall}
 }
 
 // follow reads until ctx ends. The audit topic must exist.
@@ -90,8 +96,8 @@ func (t *trail) take(e audit.Event, now time.Time) {
 	case audit.RetryScheduled, audit.Retiered:
 	}
 	t.effects++
-	if !t.last.IsZero() {
-		t.longest = max(t.longest, now.Sub(t.last))
+	if took := now.Sub(t.last); !t.last.IsZero() && took > t.stall.took {
+		t.stall = stall{from: t.last, took: took}
 	}
 	t.last = now
 }
