@@ -33,9 +33,10 @@ const rejoinAfter = time.Second
 
 // tierPattern matches the names of tiers, configured ones and those that once
 // were: what is still in them is drained. Anchored, because kgo does not
-// anchor: nobody else's topic is swallowed.
+// anchor: nobody else's topic is swallowed. The units are those of
+// policy.ParseDelay: a name that it cannot read has no delay to wait for.
 func tierPattern(prefix string) string {
-	return "^" + regexp.QuoteMeta(prefix) + `([0-9]+(ms|s|m|h|d))+$`
+	return "^" + regexp.QuoteMeta(prefix) + `([0-9]+(ms|s|m|h))+$`
 }
 
 // runGroup joins the group and works until ctx ends.
