@@ -162,6 +162,7 @@ func (w *world) checkAttempts(i id, e event, c *copied) {
 		least = 0 // policy may start below what the value says, so that there is a call
 	}
 	switch {
+	case hadRunOut(e, c):
 	case e.kind == audit.RetryScheduled, e.kind == audit.Poisoned && counts(e.reason):
 		least++
 		most++
@@ -205,6 +206,12 @@ func counts(reason string) bool {
 		return true
 	}
 	return false
+}
+
+// hadRunOut says whether a waiting copy is poisoned without a call: its attempts
+// had run out already, because policy was lowered while it waited.
+func hadRunOut(e event, c *copied) bool {
+	return c != nil && c.kind != deadletter.Source && e.kind == audit.Poisoned && e.reason == deadletter.ReasonAttemptsExhausted && e.attempt == c.attempt
 }
 
 // made is what an effect produces, as far as it is compared with copies.
@@ -323,6 +330,7 @@ func (w *world) checkCalls(i id, l *life) {
 	answered := make(map[place]bool) // by input: an event that is there twice is one answer
 	for _, e := range l.events {
 		switch {
+		case hadRunOut(e, w.copies[e.input]):
 		case e.kind == audit.Resolved, e.kind == audit.RetryScheduled, e.kind == audit.Poisoned && counts(e.reason),
 			e.kind == audit.Retiered && e.reason == policy.ReasonInProgress:
 			answered[e.input] = true
