@@ -151,7 +151,8 @@ func (x *arena) work(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-report.C:
-			x.say("%5.0fs  %d of %d records have their end, %d of %d faults done", time.Since(x.began).Seconds(), last.ended, x.o.records, x.o.kills-len(todo), x.o.kills)
+			x.say("%5.0fs  %d of %d records have their end, %d escalated, %d of %d faults begun",
+				time.Since(x.began).Seconds(), last.ended, x.o.records, last.escalated, x.o.kills-len(todo), x.o.kills)
 		case <-tick.C:
 			s := x.trail.standing()
 			for len(todo) > 0 && todo[0].at <= s.effects {

@@ -19,9 +19,9 @@ type trail struct {
 	ended     map[string]struct{} // recon-ids of records that have come to their end
 	escalated map[string]struct{} // recon-ids of records that people were told of
 	events    int
-	effects   int           // events that are effects: all but enqueued and escalated
-	last      time.Time     // when the last effects became visible
-	stall     stall         // the longest, from the first effect on
+	effects   int       // events that are effects: all but enqueued and escalated
+	last      time.Time // when the last effects became visible
+	stall     stall     // the longest, from the first effect on
 }
 
 // stall is a time without a new effect.
