@@ -6,6 +6,7 @@ import "github.com/spf13/cobra"
 func commands(a *app) []*cobra.Command {
 	return []*cobra.Command{
 		newConfig(a),
+		newDemo(a),
 		newDemoTarget(a),
 		newEnqueue(a),
 		newRun(a),
