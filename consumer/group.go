@@ -48,7 +48,7 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 			return err
 		}
 		if first {
-			if err := c.checkFirstStart(ctx, cl); err != nil {
+			if err := c.awaitFirstStart(ctx, cl); err != nil {
 				cl.Close()
 				return err
 			}
@@ -376,6 +376,24 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	case <-t.C:
 		return nil
+	}
+}
+
+// awaitFirstStart is checkFirstStart until the brokers let it tell: one that is
+// killed is away for up to a minute. A missing right is not waited for.
+func (c *Consumer) awaitFirstStart(ctx context.Context, cl *kgo.Client) error {
+	backoff := 100 * time.Millisecond
+	for {
+		err := c.checkFirstStart(ctx, cl)
+		if err == nil || errors.Is(err, ErrNoProgress) ||
+			errors.Is(err, kerr.GroupAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) {
+			return err
+		}
+		c.log.Warn("the progress of the group cannot be read yet and is asked for again", "error", err)
+		if err := sleep(ctx, backoff); err != nil {
+			return err
+		}
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
