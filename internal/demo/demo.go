@@ -280,13 +280,27 @@ func (d *demo) breakDown(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-t.C:
 	}
-	if err := d.ledger.Up(); err != nil {
+	if err := d.comeBack(); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	d.down += time.Since(began)
 	d.mu.Unlock()
 	return ctx.Err()
+}
+
+// comeBack ends the outage. Another process can have got the ledger's port for a
+// connection of its own meanwhile, so it tries for some seconds.
+func (d *demo) comeBack() error {
+	t := time.NewTicker(sampleEvery)
+	defer t.Stop()
+	for tries := 0; ; tries++ {
+		err := d.ledger.Up()
+		if err == nil || tries == 20 {
+			return err
+		}
+		<-t.C
+	}
 }
 
 // play runs the script until all is settled, patience ends, or ctx does.
@@ -342,9 +356,12 @@ func (d *demo) play(ctx context.Context, observe func(State)) (Summary, error) {
 	return sum, nil
 }
 
+// workerEnded says why the worker ended before it was told to. workerDone is closed.
 func (d *demo) workerEnded() error {
-	if d.workerErr != nil {
-		return fmt.Errorf("the worker ended: %w", d.workerErr)
+	err := d.workerErr
+	d.workerErr = nil // it is told: close need not
+	if err != nil {
+		return fmt.Errorf("the worker ended: %w", err)
 	}
 	return errors.New("the worker ended")
 }
@@ -376,6 +393,7 @@ func (d *demo) close() error {
 	if d.stopWorker != nil {
 		d.stopWorker()
 		<-d.workerDone
+		errs = append(errs, d.workerErr)
 	}
 	if d.cl != nil {
 		d.cl.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -34,8 +35,9 @@ func Run(ctx context.Context, o Options) (Summary, error) {
 	if !o.Plain && live(o.In, o.Err, o.Env) {
 		return runLive(ctx, o)
 	}
-	p := &progress{w: o.Err, program: o.Program}
-	log := slog.New(&brief{write: func(line string) { fmt.Fprintf(o.Err, "       %s\n", line) }})
+	w := &oneAtATime{w: o.Err}
+	p := &progress{w: w, program: o.Program}
+	log := slog.New(&brief{write: func(line string) { fmt.Fprintf(w, "       %s\n", line) }})
 	return runDemo(ctx, o, log, p.observe, p.staying)
 }
 
@@ -67,6 +69,18 @@ func stopped(ctx context.Context, err error) error {
 		return ErrStopped
 	}
 	return err
+}
+
+// oneAtATime is a writer that the progress and the worker's log share.
+type oneAtATime struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *oneAtATime) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(p)
 }
 
 // progress shows a demo as lines.
