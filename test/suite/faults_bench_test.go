@@ -3,6 +3,7 @@ package suite
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/recon-dlq/recon-dlq/consumer"
 	"github.com/recon-dlq/recon-dlq/deadletter"
@@ -277,4 +279,32 @@ func spec(tweaks ...func(*consumer.Options)) func(*invariants.Spec) {
 		tweak(&o)
 	}
 	return func(s *invariants.Spec) { s.AtLeastOnce = o.AtLeastOnce }
+}
+
+// foreign is a transaction of another producer on the source, left open.
+type foreign struct {
+	x  *bench
+	cl *kgo.Client
+}
+
+// leaveOpen produces n records in a transaction that is not ended.
+func (x *bench) leaveOpen(n int) *foreign {
+	x.t.Helper()
+	cl := brokers.Client(x.t, append(brokers.AdminOpts(x.b), kgo.TransactionalID(x.names.Prefix+"-foreign"), kgo.DefaultProduceTopic(x.names.Source))...)
+	if err := cl.BeginTransaction(); err != nil {
+		x.t.Fatal(err)
+	}
+	for i := range n {
+		if err := cl.ProduceSync(x.t.Context(), &kgo.Record{Value: value(fmt.Sprintf("foreign-%d", i), "")}).FirstErr(); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	return &foreign{x: x, cl: cl}
+}
+
+func (f *foreign) end(how kgo.TransactionEndTry) {
+	f.x.t.Helper()
+	if err := f.cl.EndTransaction(f.x.t.Context(), how); err != nil {
+		f.x.t.Fatal(err)
+	}
 }

@@ -32,6 +32,8 @@ const (
 	pass        fate = iota
 	loseRequest      // the connection breaks before the broker gets it
 	loseAnswer       // the connection breaks after the broker has acted
+	cutBefore        // the network breaks before the broker gets it, until it is healed
+	cutAfter         // the network breaks after the broker has acted, until it is healed
 	garbleEnd        // the answer to EndTxn says UNKNOWN_SERVER_ERROR whatever it was
 )
 
@@ -128,7 +130,10 @@ func (c *wireConn) Write(b []byte) (int, error) {
 	case loseRequest:
 		c.Close()
 		return 0, &net.OpError{Op: "write", Err: syscall.ECONNRESET}
-	case loseAnswer, garbleEnd:
+	case cutBefore:
+		c.w.cut()
+		return 0, &net.OpError{Op: "write", Err: syscall.ECONNRESET}
+	case loseAnswer, cutAfter, garbleEnd:
 		c.mu.Lock()
 		c.fates[correlation] = answer{f, version}
 		c.mu.Unlock()
@@ -171,13 +176,16 @@ func (c *wireConn) next() error {
 	case loseAnswer:
 		c.Close()
 		return &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	case cutAfter:
+		c.w.cut()
+		return &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	case garbleEnd:
 		at := 8 + 4 // correlation id, throttle time
 		if a.version >= 3 {
 			at++ // tags of the flexible header
 		}
 		binary.BigEndian.PutUint16(frame[at:], 0xffff) // UNKNOWN_SERVER_ERROR is -1
-	case pass, loseRequest:
+	case pass, loseRequest, cutBefore:
 	}
 	c.in = frame
 	return nil
