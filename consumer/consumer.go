@@ -91,6 +91,7 @@ const (
 	flushBound         = 10 * time.Second // for the last transaction of partitions that go
 
 	window        = 20_000    // records held of one partition
+	firstGuess    = 64 << 10  // bytes of an entry, before one has been seen
 	maxBatch      = 10_000    // results in one transaction
 	maxBatchBytes = 16 << 20  // outputs of one transaction
 	maxMetadata   = 512 << 10 // progress of one transaction, characters
@@ -122,12 +123,15 @@ type Consumer struct {
 	armed   time.Time
 	running int   // handler calls that hold a slot
 	held    int64 // bytes of all entries
+	typical int64 // bytes of an entry: up at once with a larger one, down slowly
 	closing bool  // no new calls
 	lanes   []*lane
 
 	assignedCh chan struct{}  // closed at the first assignment, maybe an empty one
 	skew       *time.Duration // broker's clock minus ours, nil: not known
 	acked      acked          // the last audit events that were acknowledged
+
+	fetchErrorAt time.Time // when a fetch error was last logged; owned by the poll loop
 
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc
@@ -171,6 +175,7 @@ func New(o Options) (*Consumer, error) {
 		parts:   map[tp]*partition{},
 		targets: map[string]*target{},
 		tiers:   map[time.Duration]string{},
+		typical: firstGuess,
 
 		assignedCh: make(chan struct{}),
 	}
@@ -421,9 +426,10 @@ func (p *partition) remove(e *entry) {
 	p.bytes -= e.size
 }
 
-// share is how many bytes one of n partitions may hold when the budget is short.
+// share is how many bytes one of n partitions may hold when the budget is
+// short. All shares, each passed by a quarter with the last poll, are half the budget.
 func (c *Consumer) share() int64 {
-	return max(1, c.o.MaxInflightBytes/2/int64(max(1, len(c.parts))))
+	return max(1, c.o.MaxInflightBytes*2/5/int64(max(1, len(c.parts))))
 }
 
 // adjust pauses and resumes the fetching of p by what it holds. Half of the

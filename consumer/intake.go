@@ -14,18 +14,20 @@ import (
 	"github.com/recon-dlq/recon-dlq/policy"
 )
 
-// pollMax bounds the records taken in at a time, and so how long a rebalance waits for a poll.
-const pollMax = 5_000
+// pollMax bounds the records taken in at a time, and so how long a rebalance
+// waits for a poll. With a window before it is full, progress still fits the
+// commit metadata: 24,000 offsets always do.
+const pollMax = 24_000 - window
 
 // poll takes records in until ctx ends. An error is what the worker cannot survive.
 func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 	for {
-		fetches := cl.PollRecords(ctx, pollMax)
+		fetches := cl.PollRecords(ctx, c.pollSize())
 		if ctx.Err() != nil || fetches.IsClientClosed() {
 			cl.AllowRebalance()
 			return nil
 		}
-		err := c.fetchErrors(fetches)
+		err := c.fetchErrors(ctx, fetches)
 		if err == nil {
 			c.take(fetches)
 		}
@@ -36,9 +38,29 @@ func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 	}
 }
 
+// Fetch errors can come as fast as the client polls: they are told and tried
+// again in measure.
+const (
+	fetchErrorLog  = 10 * time.Second
+	fetchErrorRest = 100 * time.Millisecond
+)
+
+// pollSize is how many records to take in at a time. kgo hands out whole
+// fetches, and a compressed batch can grow a hundredfold: so little is taken
+// while memory is short, and what is left of a partition that is full then is
+// dropped and fetched again. It goes by the size of the records before; a guess
+// that is wrong costs a fetch at most.
+func (c *Consumer) pollSize() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := max(c.o.MaxInflightBytes/2-c.held, c.share()/4)
+	return int(min(max(room/c.typical, 1), pollMax))
+}
+
 // fetchErrors counts what went wrong and returns what the worker cannot survive.
-func (c *Consumer) fetchErrors(fetches kgo.Fetches) error {
+func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 	var fatal error
+	failed := false
 	fetches.EachError(func(topic string, partition int32, err error) {
 		if errors.Is(err, context.Canceled) {
 			return
@@ -48,8 +70,15 @@ func (c *Consumer) fetchErrors(fetches kgo.Fetches) error {
 			fatal = why
 			return
 		}
-		c.log.Warn("fetching failed and is tried again", "topic", topic, "partition", partition, "error", err)
+		failed = true
+		if now := c.now(); now.Sub(c.fetchErrorAt) >= fetchErrorLog {
+			c.fetchErrorAt = now
+			c.log.Warn("fetching failed and is tried again", "topic", topic, "partition", partition, "error", err)
+		}
 	})
+	if failed && fatal == nil && fetches.NumRecords() == 0 {
+		sleep(ctx, fetchErrorRest) //nolint:errcheck // the loop looks at ctx
+	}
 	return fatal
 }
 
@@ -199,6 +228,11 @@ func (c *Consumer) arrive(p *partition, a arrival, now time.Time) {
 func (c *Consumer) admit(p *partition, e *entry) {
 	p.add(e)
 	c.held += e.size
+	if c.typical < e.size {
+		c.typical = e.size
+	} else {
+		c.typical -= (c.typical - e.size) / 16
+	}
 	if p.kind == deadletter.Source && e.offset >= p.tr.Committed().Seen {
 		p.unseen = append(p.unseen, e)
 	}
