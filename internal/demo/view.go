@@ -124,11 +124,11 @@ func render(s State, logs []string, program string, exit bool, width, height int
 	add := func(l string) { lines = append(lines, " "+l) }
 	row := func(label, text string) { add(faint.Render(pad(label, labelWidth)) + text) }
 
-	keys := "q quits"
-	if exit && !s.Settled {
-		keys = "ends by itself, q quits"
+	title := strong.Render("recon-dlq demo")
+	if width >= 70 {
+		title += faint.Render("  the main job on an embedded broker")
 	}
-	add(spread(strong.Render("recon-dlq demo")+faint.Render("  the main job on an embedded broker"), clock(s.Elapsed), inner))
+	add(spread(title, faint.Render("q quits   ")+clock(s.Elapsed), inner))
 	add("")
 	add(strong.Render(s.now()))
 	add("")
@@ -159,13 +159,12 @@ func render(s State, logs []string, program string, exit bool, width, height int
 	row("a second", green.Render(sparkline(s.Rates, inner-labelWidth-7))+fmt.Sprintf(" %6.0f", latest(s.Rates)))
 	add("")
 
-	foot := []string{" " + faint.Render(keys)}
+	var foot []string
 	if s.Settled && !exit {
-		foot = nil
 		for _, h := range hints(s, program) {
 			foot = append(foot, " "+h)
 		}
-		foot = append(foot, " "+faint.Render(keys+", and shows the summary"))
+		foot = append(foot, " "+faint.Render("Quitting shows the summary."))
 	}
 	room := height - len(lines) - len(foot)
 	for i := max(0, len(logs)-max(0, room)); i < len(logs); i++ {
