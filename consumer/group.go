@@ -17,6 +17,7 @@ import (
 
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/internal/kafka"
 	"github.com/recon-dlq/recon-dlq/policy"
 )
 
@@ -122,9 +123,12 @@ func (c *Consumer) join() (*kgo.Client, error) {
 	return cl, nil
 }
 
+// leaveBound is how long leaving the group may take.
+const leaveBound = 3 * time.Second
+
 // leave leaves the group and drops what is left of the assignment.
 func (c *Consumer) leave(cl *kgo.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), sessionTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
 	defer cancel()
 	member, _ := cl.GroupMetadata()
 	c.dropAll()
@@ -143,7 +147,7 @@ func (c *Consumer) leave(cl *kgo.Client) {
 			c.log.Warn("leaving the group failed; its partitions move after the session timeout", "error", err)
 		}
 	}
-	cl.Close()
+	kafka.Close(cl)
 }
 
 // assigned is called by the group client with partitions that come. What they

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/internal/kafka"
 )
 
 const (
@@ -221,10 +222,10 @@ func (s *session) join() error {
 
 func (s *session) close() {
 	if s.cons != nil {
-		s.cons.CloseAllowingRebalance() // leaves the group
+		kafka.Close(s.cons) // leaves the group
 	}
 	if s.prod != nil {
-		s.prod.Close()
+		kafka.Close(s.prod)
 	}
 }
 

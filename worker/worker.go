@@ -39,6 +39,7 @@ type Options struct {
 	Listener net.Listener
 	// Dialer replaces the network to the brokers, for tests.
 	Dialer  func(ctx context.Context, network, host string) (net.Conn, error)
+	Client  []kgo.Opt        // what else every Kafka client has, for tests
 	Now     func() time.Time // wall clock; default time.Now
 	Version string           // for the build info metric
 }
@@ -195,7 +196,7 @@ func (w *Worker) verify(ctx context.Context) (kafka.Facts, error) {
 
 func (w *Worker) conn(role string) kafka.Conn {
 	return kafka.Conn{
-		Brokers: w.o.Config.Kafka.Brokers, ClientID: "recon-dlq", Dialer: w.o.Dialer,
+		Brokers: w.o.Config.Kafka.Brokers, ClientID: "recon-dlq", Dialer: w.o.Dialer, Extra: w.o.Client,
 		Logger: w.log.With("client", role),
 	}
 }

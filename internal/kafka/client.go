@@ -37,6 +37,7 @@ type Conn struct {
 	Dialer func(ctx context.Context, network, host string) (net.Conn, error)
 	Logger *slog.Logger // nil: silent
 	Hooks  []kgo.Hook
+	Extra  []kgo.Opt // what else every client has; it wins
 }
 
 // Opts are the options common to all clients. What a client needs beside them
@@ -63,7 +64,27 @@ func (c Conn) Opts() []kgo.Opt {
 	if len(c.Hooks) > 0 {
 		opts = append(opts, kgo.WithHooks(c.Hooks...))
 	}
-	return opts
+	return append(opts, c.Extra...)
+}
+
+// closeBound is how long Close waits for a client.
+const closeBound = 3 * time.Second
+
+// Close closes a client and waits for that a few seconds at most. A client that
+// is joining a group closes only when its join is answered, which can take
+// longer than a process has to stop; what is left then ends by itself.
+func Close(cl *kgo.Client) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		cl.CloseAllowingRebalance()
+	}()
+	t := time.NewTimer(closeBound)
+	defer t.Stop()
+	select {
+	case <-closed:
+	case <-t.C:
+	}
 }
 
 // logger passes the client's warnings and errors on. What it says below that

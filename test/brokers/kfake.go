@@ -33,13 +33,13 @@ func NewVirtualKfake(tb testing.TB, opts ...kfake.Opt) *Kfake {
 
 // NewVirtualNodes is NewVirtualKfake with so many nodes, on a network of the
 // caller's, who can so dial it in ways of its own.
-func NewVirtualNodes(tb testing.TB, network *kfake.VirtualNetwork, nodes int) *Kfake {
+func NewVirtualNodes(tb testing.TB, network *kfake.VirtualNetwork, nodes int, client ...kgo.Opt) *Kfake {
 	tb.Helper()
 	ports := make([]int, nodes)
 	for i := range ports {
 		ports[i] = 9092 + i
 	}
-	return startKfake(tb, []kgo.Opt{kgo.Dialer(network.DialContext)}, []kfake.Opt{kfake.NumBrokers(nodes), kfake.Ports(ports...), kfake.ListenFn(network.Listen)})
+	return startKfake(tb, append(client, kgo.Dialer(network.DialContext)), []kfake.Opt{kfake.NumBrokers(nodes), kfake.Ports(ports...), kfake.ListenFn(network.Listen)})
 }
 
 func startKfake(tb testing.TB, client []kgo.Opt, opts []kfake.Opt) *Kfake {
