@@ -232,7 +232,8 @@ func (x *arena) watchDisk(ctx context.Context) error {
 	return nil
 }
 
-// stuckWhere examines the workers of a run that does not go on.
+// stuckWhere examines the workers of a run that does not go on, and keeps what
+// the target saw.
 func (x *arena) stuckWhere() error {
 	var b strings.Builder
 	for _, w := range x.workers {
@@ -240,8 +241,8 @@ func (x *arena) stuckWhere() error {
 			b.WriteString(w.examine())
 		}
 	}
-	if b.Len() == 0 {
-		return nil
+	if err := saveCalls(x.url, filepath.Join(x.dir, "calls.log")); err != nil {
+		fmt.Fprintf(&b, "  %v\n", err)
 	}
 	return fmt.Errorf("the workers say:\n%s", strings.TrimRight(b.String(), "\n"))
 }

@@ -33,6 +33,7 @@ type target struct {
 // call is one call as the target saw it.
 type call struct {
 	record  string // recon-id
+	number  int    // which record of the run it is
 	attempt int
 	at      time.Time
 }
@@ -53,7 +54,7 @@ func (t *target) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.mu.Lock()
 	full, again := len(t.calls) >= t.most, t.called[n]
 	if !full {
-		t.calls = append(t.calls, call{record: r.Header.Get("Idempotency-Key"), attempt: attempt, at: at})
+		t.calls = append(t.calls, call{record: r.Header.Get("Idempotency-Key"), number: n, attempt: attempt, at: at})
 		t.called[n] = true
 	}
 	t.mu.Unlock()
@@ -81,7 +82,7 @@ func (t *target) tell(w io.Writer) {
 	t.mu.Unlock()
 	b := bufio.NewWriter(w)
 	for _, c := range calls {
-		fmt.Fprintf(b, "%s %d %d\n", c.record, c.attempt, c.at.UnixNano())
+		fmt.Fprintf(b, "%s %d %d %d\n", c.record, c.number, c.attempt, c.at.UnixNano())
 	}
 	_ = b.Flush() // who asked sees that it is cut
 }
@@ -136,8 +137,8 @@ func startTarget(log string, records int) (p *child, url string, err error) {
 	return p, "http://" + ln.Addr().String() + "/remediate", nil
 }
 
-// callsOf asks the target for its calls, by recon-id.
-func callsOf(ctx context.Context, url string) (map[string][]invariants.Call, error) {
+// told asks the target for its calls, one a line.
+func told(ctx context.Context, url string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -146,14 +147,40 @@ func callsOf(ctx context.Context, url string) (map[string][]invariants.Call, err
 	if err != nil {
 		return nil, fmt.Errorf("ask the target for its calls: %w", err)
 	}
-	defer resp.Body.Close()
+	return resp.Body, nil
+}
+
+// saveCalls writes the target's calls to a file.
+func saveCalls(url, path string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	body, err := told(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, body)
+	return errors.Join(err, file.Close())
+}
+
+// callsOf asks the target for its calls, by recon-id.
+func callsOf(ctx context.Context, url string) (map[string][]invariants.Call, error) {
+	body, err := told(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
 	calls := make(map[string][]invariants.Call)
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(body)
 	for lines.Scan() {
 		var id string
-		var attempt int
+		var number, attempt int
 		var ns int64
-		if _, err := fmt.Sscan(lines.Text(), &id, &attempt, &ns); err != nil {
+		if _, err := fmt.Sscan(lines.Text(), &id, &number, &attempt, &ns); err != nil {
 			return nil, fmt.Errorf("read the target's calls: %w", err)
 		}
 		calls[id] = append(calls[id], invariants.Call{At: time.Unix(0, ns), Attempt: attempt})
