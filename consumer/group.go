@@ -40,6 +40,18 @@ func tierPattern(prefix string) string {
 	return "^" + regexp.QuoteMeta(prefix) + `([0-9]+(ms|s|m|h))+$`
 }
 
+// patterns match the topics that are worked on: sources, tiers and hold topics.
+func (c *Consumer) patterns() []string {
+	ps := []string{tierPattern(c.o.RetryPrefix)}
+	for _, s := range c.o.Sources {
+		ps = append(ps, "^"+regexp.QuoteMeta(s)+"$")
+	}
+	if c.o.HoldPrefix != "" {
+		ps = append(ps, "^"+regexp.QuoteMeta(c.o.HoldPrefix)+`[A-Za-z0-9._-]+$`)
+	}
+	return ps
+}
+
 // runGroup joins the group and works until ctx ends.
 func (c *Consumer) runGroup(ctx context.Context) error {
 	first := true
@@ -82,17 +94,10 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 
 // join makes the group client; it begins to join with its first poll.
 func (c *Consumer) join() (*kgo.Client, error) {
-	topics := []string{tierPattern(c.o.RetryPrefix)}
-	for _, s := range c.o.Sources {
-		topics = append(topics, "^"+regexp.QuoteMeta(s)+"$")
-	}
-	if c.o.HoldPrefix != "" {
-		topics = append(topics, "^"+regexp.QuoteMeta(c.o.HoldPrefix)+`[A-Za-z0-9._-]+$`)
-	}
 	opts := append(c.client("group"),
 		kgo.ConsumerGroup(c.o.Group),
 		kgo.ConsumeRegex(),
-		kgo.ConsumeTopics(topics...),
+		kgo.ConsumeTopics(c.patterns()...),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.Balancers(kgo.CooperativeStickyBalancer()),
@@ -407,33 +412,44 @@ func (c *Consumer) checkFirstStart(ctx context.Context, cl *kgo.Client) error {
 	if c.o.FirstStart {
 		return nil
 	}
-	topics, err := partitionsOf(ctx, cl, append(slices.Clone(c.o.Sources), c.o.Audit))
-	if err != nil {
-		return fmt.Errorf("look whether this is the first start: %w", err)
+	// Tiers and hold topics too: retention keeps what went through them.
+	topics, err := partitionsLike(ctx, cl, c.patterns())
+	if err != nil || len(topics) == 0 {
+		return firstStart(err)
 	}
-	audit := map[string][]int32{c.o.Audit: topics[c.o.Audit]}
-	delete(topics, c.o.Audit)
+	audit, err := partitionsLike(ctx, cl, []string{"^" + regexp.QuoteMeta(c.o.Audit) + "$"})
+	if err != nil {
+		return firstStart(err)
+	}
 	ids, err := topicIDs(ctx, cl, topics)
 	if err != nil {
-		return fmt.Errorf("look whether this is the first start: %w", err)
+		return firstStart(err)
 	}
 	commits, err := c.fetchProgress(ctx, cl, topics, ids)
 	if err != nil {
-		return fmt.Errorf("look whether this is the first start: %w", explainRead(err, c.o.Group))
+		return firstStart(explainRead(err, c.o.Group))
 	}
 	if len(commits) > 0 {
 		return nil
 	}
 	events, err := c.between(ctx, cl, audit)
 	if err != nil || events == 0 {
-		return err
+		return firstStart(err)
 	}
 	records, err := c.between(ctx, cl, topics)
 	if err != nil || records == 0 {
-		return err
+		return firstStart(err)
 	}
 	return fmt.Errorf("%w: group %q has no committed progress, but topic %q shows that it has worked before (progress expires after offsets.retention.minutes with the group empty); "+
 		"at most %d records would be handled again: to accept that, start once with --first-start", ErrNoProgress, c.o.Group, c.o.Audit, records)
+}
+
+// firstStart says what failed, if anything did.
+func firstStart(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("look whether this is the first start: %w", err)
 }
 
 func explainRead(err error, group string) error {
@@ -447,11 +463,11 @@ func explainRead(err error, group string) error {
 func (c *Consumer) between(ctx context.Context, cl *kgo.Client, topics map[string][]int32) (n int64, err error) {
 	starts, err := listOffsets(ctx, cl, topics, earliest, committed)
 	if err != nil {
-		return 0, fmt.Errorf("look whether this is the first start: %w", err)
+		return 0, err
 	}
 	ends, err := listOffsets(ctx, cl, topics, latest, committed)
 	if err != nil {
-		return 0, fmt.Errorf("look whether this is the first start: %w", err)
+		return 0, err
 	}
 	for k, end := range ends {
 		n += end.offset - starts[k].offset

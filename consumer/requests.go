@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -108,20 +110,22 @@ func topicIDs(ctx context.Context, cl *kgo.Client, topics map[string][]int32) (m
 	return ids, nil
 }
 
-// partitionsOf reads the partitions of topics.
-func partitionsOf(ctx context.Context, cl *kgo.Client, topics []string) (map[string][]int32, error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for _, topic := range topics {
-		t := kmsg.NewMetadataRequestTopic()
-		t.Topic = kmsg.StringPtr(topic)
-		req.Topics = append(req.Topics, t)
+// partitionsLike reads the partitions of the topics whose names match a pattern.
+func partitionsLike(ctx context.Context, cl *kgo.Client, patterns []string) (map[string][]int32, error) {
+	match, err := regexp.Compile(strings.Join(patterns, "|"))
+	if err != nil {
+		return nil, err
 	}
+	req := kmsg.NewPtrMetadataRequest() // without names: all topics
 	resp, err := req.RequestWith(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
 	parts := map[string][]int32{}
 	for _, t := range resp.Topics {
+		if t.Topic == nil || !match.MatchString(*t.Topic) {
+			continue
+		}
 		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
 			return nil, fmt.Errorf("topic %s: %w", *t.Topic, err)
 		}
