@@ -95,6 +95,9 @@ func (l *lane) dial(ctx context.Context, big bool) (*producer, error) {
 		// One record's failure fails its transaction; the lane decides how to go on.
 		kgo.RecordRetries(10),
 	)
+	if big {
+		opts = append(opts, kgo.BrokerMaxWriteBytes(2*bigBatch)) // kgo demands no less than a batch
+	}
 	if !c.o.AtLeastOnce {
 		opts = append(opts, kgo.TransactionalID(l.id), kgo.TransactionTimeout(transactionTimeout))
 	}
@@ -205,7 +208,7 @@ func (l *lane) produce(ctx context.Context, records []output) error {
 			if err == nil {
 				return
 			}
-			if out.entry != nil && errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) {
+			if out.entry != nil && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)) {
 				err = &tooLargeError{entry: out.entry, topic: out.record.Topic, err: err}
 			}
 			mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/recon-dlq/recon-dlq/consumer"
@@ -95,5 +96,57 @@ func TestATierFullOfWaitingRecordsDoesNotStarveTheSource(t *testing.T) {
 		}
 		w.halt()
 		x.check(false)
+	})
+}
+
+func TestACopyThatDoesNotFitIsHeldAloneAndNeverCut(t *testing.T) {
+	brokers.Each(t, func(t *testing.T, b brokers.Broker) {
+		t.Parallel()
+		const limit = 20_000
+		x := newBench(t, b, 1, 2, []time.Duration{100 * time.Millisecond}, func(_ context.Context, r *deadletter.Record) deadletter.Outcome {
+			if r.Attempt == 0 && r.DiscrepancyID != "resolves" {
+				return failing
+			}
+			return resolved
+		})
+		x.target[0].Breaker.Threshold = 64
+		// Tiers as small as the source, as the worker's start would refuse them.
+		x.names = brokers.Topics(t, b, 1, x.names.Delays, map[string]string{"max.message.bytes": fmt.Sprint(limit)})
+		x.tweak = func(o *consumer.Options) {
+			o.MaxMessageBytes = map[string]int32{x.names.Source: limit, x.names.Poison: limit}
+			for _, tier := range x.names.Tiers() {
+				o.MaxMessageBytes[tier] = limit
+			}
+		}
+		full := make([]byte, limit-400) // random: no compression makes room for a copy's headers
+		rand.Read(full)
+		fills := func(id string) *kgo.Record {
+			return &kgo.Record{Topic: x.names.Source, Value: value(id, ""), Headers: []kgo.RecordHeader{{Key: "blob", Value: full}}}
+		}
+		// It fits by compression only, upstream's and ours.
+		compresses := &kgo.Record{Topic: x.names.Source, Value: value("compresses", fmt.Sprintf(`"text":%q`, strings.Repeat("0123456789", 20_000)))}
+		for _, r := range []*kgo.Record{fills("does not fit"), compresses, fills("resolves")} {
+			brokers.Produce(t, b, r) // each in a batch of its own
+		}
+		x.sendN(20)
+		w := x.start()
+		w.is(22, "resolved_total")
+		w.is(1, "recon_dlq_oversized_total")
+		w.is(1, "recon_dlq_inflight", "state", "oversized")
+		w.is(1, "dlq_depth")
+		w.halt()
+
+		// Once the limit is raised and the worker restarted, it goes its way.
+		x.tweak = nil
+		adm := kadm.NewClient(brokers.Client(t, brokers.AdminOpts(b)...))
+		raised := fmt.Sprint(10 * limit)
+		if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: &raised}}, x.names.Tiers()...); err != nil {
+			t.Fatal(err)
+		}
+		w = x.start()
+		x.settled(1, w)
+		if rep := x.check(true); rep.Retried != 22 || rep.Resolved != 23 {
+			t.Errorf("retried %d, resolved %d", rep.Retried, rep.Resolved)
+		}
 	})
 }
