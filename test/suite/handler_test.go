@@ -526,3 +526,19 @@ func TestTheValueSaysWhereCountingStartsAndHowFarItGoes(t *testing.T) {
 		x.check(true)
 	})
 }
+
+func TestAWorkerWithoutATargetGivesEverythingToPeople(t *testing.T) {
+	brokers.Each(t, func(t *testing.T, b brokers.Broker) {
+		t.Parallel()
+		x := newBench(t, b, 1, 1, second, nil)
+		x.rules = []policy.Rule{{Name: "people"}}
+		x.target = nil
+		x.sendN(10)
+		w := x.start()
+		x.settled(10, w)
+		if n := w.metric("poison_total", "reason", deadletter.ReasonManual); n != 10 {
+			t.Errorf("poison_total{reason=manual} is %v", n)
+		}
+		x.check(true)
+	})
+}

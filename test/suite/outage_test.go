@@ -266,3 +266,38 @@ func TestOneTargetsOutageDoesNotStopTheOthers(t *testing.T) {
 		x.onlyAttempt(0)
 	})
 }
+
+func TestTimeHeldIsNoBreachByItself(t *testing.T) {
+	brokers.Each(t, func(t *testing.T, b brokers.Broker) {
+		t.Parallel()
+		const sla = 300 * time.Millisecond
+		var down atomic.Bool
+		down.Store(true)
+		x := newBench(t, b, 1, 3, second, func(_ context.Context, r *deadletter.Record) deadletter.Outcome {
+			switch {
+			case down.Load():
+				return refused
+			case r.DiscrepancyID == "bad":
+				return failing
+			}
+			return resolved
+		})
+		x.rules[0].MaxAge = sla
+		x.target[0].Breaker = quickProbes
+		x.send(value("good", ""), value("bad", ""), value("good too", ""))
+		w := x.start()
+		x.eventually("the held records are overdue", func() bool {
+			return w.metric("dlq_oldest_age_ms", "state", "held") > 2*float64(sla.Milliseconds())
+		})
+		if n := w.metric("poison_total"); n != 0 {
+			t.Errorf("%v records went to poison while they were held", n)
+		}
+		down.Store(false)
+		x.settled(3, w)
+		if n := w.metric("poison_total", "reason", deadletter.ReasonSLABreached); n != 1 {
+			t.Errorf("poison_total{reason=sla_breached} is %v, want the one that failed its call", n)
+		}
+		x.check(true)
+		x.onlyAttempt(0)
+	})
+}
