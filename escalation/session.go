@@ -51,7 +51,7 @@ type session struct {
 
 	// mu is held during transactions and rebalance callbacks, so that a
 	// partition never leaves in the middle of a transaction.
-	mu       sync.Mutex
+	mu       lock
 	dead     bool            // nothing is committed any more
 	parts    map[int32]*part // nil value: refused
 	member   string          // id at the last assignment
@@ -60,6 +60,14 @@ type session struct {
 	stopPoll context.CancelFunc // set while polling
 	overdue  time.Time          // when postponed transactions become an error; zero: none is postponed
 }
+
+// lock is a mutex that is held across requests: waiting for it is waiting for
+// the network, which a channel says and a mutex does not (to virtual time).
+type lock chan struct{}
+
+func newLock() lock    { return make(lock, 1) }
+func (l lock) Lock()   { l <- struct{}{} }
+func (l lock) Unlock() { <-l }
 
 // part is an assigned partition. All fields are guarded by session.mu.
 type part struct {
@@ -84,7 +92,7 @@ type item struct {
 
 // session runs one session until ctx ends (nil) or it fails.
 func (e *Escalator) session(ctx context.Context) error {
-	s := &session{e: e, parts: make(map[int32]*part), wake: make(chan struct{}, 1)}
+	s := &session{e: e, mu: newLock(), parts: make(map[int32]*part), wake: make(chan struct{}, 1)}
 	if err := s.open(ctx); err != nil {
 		s.close()
 		return err
