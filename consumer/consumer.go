@@ -338,6 +338,7 @@ type partition struct {
 	leaving bool // being revoked: no new calls
 	dropped bool // gone: results that still come in are thrown away
 
+	logStart   int64  // the log holds nothing below
 	head, tail *entry // all entries, in order of reading
 	count      int    // entries
 	bytes      int64  // of entries
@@ -446,7 +447,7 @@ func (c *Consumer) adjust(p *partition) {
 	} else {
 		pause = p.count >= window || p.waiting >= share || (p.bytes >= share && c.held >= half)
 	}
-	if pause == p.paused {
+	if pause = pause || p.expiring(); pause == p.paused {
 		return
 	}
 	p.paused = pause

@@ -27,6 +27,8 @@ var (
 	errMemberChanged = errors.New("the group gave this worker another member id")
 	// What is held of a topic that was deleted, maybe created again, can never be committed.
 	errTopicGone = errors.New("a topic was deleted or created again")
+	// More expired at once than can be told before what follows it is read.
+	errLogGone = errors.New("a partition's log start has moved beyond the window")
 )
 
 // rejoinAfter keeps a reason that does not go away from being acted on in a tight loop.
@@ -241,7 +243,9 @@ func (c *Consumer) load(ctx context.Context, offsets map[string]map[int32]kgo.Of
 			}
 			p.tr = progress.NewTracker(pr)
 			from = max(pr.Low, start)
-			c.gone(p, p.tr.Skip(start), now) // below the log's start: kgo would move on without an error
+			p.logStart = start // above what was done: kgo would move on without an error
+			c.expire(p, now)
+			c.adjust(p)
 		} else {
 			p.tr = progress.NewTracker(progress.Fresh(start))
 		}

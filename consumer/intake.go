@@ -140,6 +140,12 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 		if f.HighWatermark >= 0 {
 			c.watermarks(p, f.HighWatermark, f.LastStableOffset, now)
 		}
+		p.logStart = max(p.logStart, f.LogStartOffset)
+		c.expire(p, now)
+		if p.expiring() && len(arrivals) > 0 {
+			c.regroup(errLogGone) // what was fetched lies behind what is to be told first
+			return
+		}
 		for _, a := range arrivals {
 			c.arrive(p, a, now)
 		}
@@ -238,11 +244,26 @@ func (c *Consumer) admit(p *partition, e *entry) {
 	}
 }
 
+// expire tells of what is gone below the log's start, as far as the window has
+// room; committing makes room for the rest.
+func (c *Consumer) expire(p *partition, now time.Time) {
+	if p.expiring() && p.count < window {
+		c.gone(p, p.tr.Expire(p.logStart, int64(window-p.count)), now)
+	}
+}
+
+// expiring reports whether there is more to tell of what is gone below the log's start.
+func (p *partition) expiring() bool { return p.tr != nil && p.tr.Next() < p.logStart }
+
 // gone gives offsets that were known to be incomplete and are no longer in the
 // log the only effect that is left: it is told that they expired.
 func (c *Consumer) gone(p *partition, ranges []progress.Range, now time.Time) {
+	if len(ranges) == 0 {
+		return
+	}
+	c.log.Error("records expired before they were done", "topic", p.topic, "partition", p.partition,
+		"from", ranges[0].From, "to", ranges[len(ranges)-1].To, "ranges", len(ranges))
 	for _, g := range ranges {
-		c.log.Error("records expired before they were done", "topic", p.topic, "partition", p.partition, "from", g.From, "to", g.To)
 		for o := g.From; o < g.To; o++ {
 			place := deadletter.Place{Topic: p.topic, TopicID: p.topicID, Partition: p.partition, Offset: o}
 			e := &entry{p: p, offset: o, index: -1, slot: -1, size: entryOverhead, expired: true}
@@ -252,8 +273,8 @@ func (c *Consumer) gone(p *partition, ranges []progress.Range, now time.Time) {
 			e.state, e.decided = done, now
 			p.done = append(p.done, e)
 		}
-		p.lane.kick()
 	}
+	p.lane.kick()
 }
 
 // takeUp is when a tier's record is looked at: at the earlier of its not-before

@@ -272,6 +272,7 @@ func (l *lane) commitDone(b *batch) {
 			p.remove(e)
 			c.held -= e.size
 		}
+		c.expire(p, c.now())
 	}
 	c.adjustAll()
 	c.changed.Broadcast()

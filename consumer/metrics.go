@@ -20,7 +20,7 @@ type metrics struct {
 	c *Consumer
 
 	resolved, enqueued, lateResults, fetchErrors  prometheus.Counter
-	lost, regroups, ambiguous, oversized          prometheus.Counter
+	lost, regroups, ambiguous, oversized, expired prometheus.Counter
 	progressRefused, progressDeferred             prometheus.Counter
 	poison, retries, attempts, repaired, txns     *prometheus.CounterVec
 	handler                                       *prometheus.HistogramVec
@@ -58,6 +58,7 @@ func newMetrics(c *Consumer) *metrics {
 		regroups:         counter("recon_dlq_regroups_total", "Times everything was dropped and the group joined anew: it gave this worker another member id, or a topic was deleted."),
 		ambiguous:        counter("recon_dlq_ambiguous_transactions_total", "Transactions whose end got no clear answer and was read back."),
 		oversized:        counter("recon_dlq_oversized_total", "Results whose copy the broker does not take: held until max.message.bytes is raised."),
+		expired:          counter("recon_dlq_expired_total", "Offsets that were gone from the log before they were done, told by an expired event each: records, or markers where nothing was ever read."),
 		progressRefused:  counter("recon_dlq_progress_refused_total", "Commits put off because the progress does not fit the commit metadata."),
 		progressDeferred: counter("recon_dlq_progress_deferred_total", "Results put off because the progress with them does not fit the commit metadata."),
 		handler:          prometheus.NewHistogramVec(native("recon_dlq_handler_duration_seconds", "Duration of handler calls."), []string{"target"}),
@@ -109,7 +110,7 @@ func (m *metrics) register(r Registerer) error {
 	var errs []error
 	for _, x := range []prometheus.Collector{
 		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.lateResults, m.fetchErrors, m.lost, m.regroups,
-		m.ambiguous, m.oversized, m.progressRefused, m.progressDeferred, m.handler, m.lateness, m.txnSeconds, m,
+		m.ambiguous, m.oversized, m.expired, m.progressRefused, m.progressDeferred, m.handler, m.lateness, m.txnSeconds, m,
 	} {
 		errs = append(errs, r.Register(x))
 	}
@@ -128,6 +129,10 @@ func (m *metrics) called(target string, class deadletter.Class, took time.Durati
 
 // settled counts a committed result.
 func (m *metrics) settled(e *entry) {
+	if e.expired {
+		m.expired.Inc()
+		return
+	}
 	switch e.decision.Action {
 	case policy.Resolve:
 		m.resolved.Inc()

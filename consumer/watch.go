@@ -102,8 +102,10 @@ func (c *Consumer) watchStarts(ctx context.Context, cl *kgo.Client, topics map[s
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k, start := range starts {
-		if p := c.parts[k]; p != nil && !p.dropped && p.tr != nil && start.offset > p.tr.Next() {
-			c.gone(p, p.tr.Skip(start.offset), now)
+		if p := c.parts[k]; p != nil && !p.dropped && p.tr != nil {
+			p.logStart = max(p.logStart, start.offset)
+			c.expire(p, now)
+			c.adjust(p)
 		}
 	}
 }

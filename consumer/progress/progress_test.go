@@ -148,6 +148,28 @@ func TestATrackerAgreesWithANaiveModelOverReadsCompletionsAbortsAndRestarts(t *t
 	})
 }
 
+func TestWhatTheLogHasLostIsGoneUnlessItIsKnownToBeDone(t *testing.T) {
+	// Done: 10 to 19 but 12, and nothing from 20 on.
+	tr := NewTracker(Progress{Low: 12, Top: 20, Holes: []Range{{12, 13}}, Seen: 20})
+	var gone []Range
+	for tr.Next() < 25 {
+		gone = append(gone, tr.Expire(25, 4)...)
+	}
+	if want := []Range{{12, 13}, {20, 24}, {24, 25}}; !reflect.DeepEqual(gone, want) {
+		t.Fatalf("gone %v, want %v", gone, want)
+	}
+	if tr.Next() != 25 || tr.Holes() != 6 {
+		t.Fatalf("next %d with %d holes, want 25 with 6", tr.Next(), tr.Holes())
+	}
+	plan, n, err := tr.Plan([]int64{12, 20, 21, 22, 23, 24}, 1, 20, 0, DefaultLimit)
+	if err != nil || n != 6 || plan.Progress.Low != 25 || plan.Progress.Top != 25 {
+		t.Fatalf("plan %+v of %d, %v", plan.Progress, n, err)
+	}
+	if gone := tr.Expire(25, 4); gone != nil {
+		t.Fatalf("gone again: %v", gone)
+	}
+}
+
 func TestAnyPatternOverAWindowOf24000OffsetsFitsKafkasDefaultLimit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	patterns := map[string]func(int64) bool{

@@ -83,6 +83,24 @@ func (t *Tracker) Skip(offset int64) (gone []Range) {
 	return gone
 }
 
+// Expire takes note that the log holds nothing below start any more, at most n
+// offsets at a time: call it again until Next is start. Everything it moves over
+// that is not known to be complete is returned as gone, and is open, because its
+// end still has to be told. What was never read may have been no record but a
+// marker: that cannot be known any more, and too much is told rather than too little.
+func (t *Tracker) Expire(start, n int64) (gone []Range) {
+	to := min(start, t.next+n)
+	unknown := Range{max(t.next, t.committed.Top), to}
+	gone = t.Skip(to)
+	if unknown.From < unknown.To {
+		for o := unknown.From; o < unknown.To; o++ {
+			t.push(o)
+		}
+		gone = append(gone, unknown)
+	}
+	return gone
+}
+
 // takeUnread removes the unread holes below offset and returns them.
 func (t *Tracker) takeUnread(offset int64) (taken []Range) {
 	for len(t.unread) > 0 && t.unread[0].From < offset {
