@@ -165,7 +165,8 @@ func (l *Ledger) fault(body []byte) bool {
 	n := l.o.Faults[rec.ID]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n >= 0 && l.faults[rec.ID] >= n {
+	if n >= 0 && (l.back || l.faults[rec.ID] >= n) {
+		l.back = false
 		return false
 	}
 	l.faults[rec.ID]++

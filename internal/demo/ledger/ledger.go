@@ -36,7 +36,8 @@ type Options struct {
 	// beside those that the ledger cannot settle. Which ones is a hash of their key.
 	Refuse float64
 	// Faults says, by discrepancy id, how many of its first calls are answered
-	// 500; a negative number means all of them.
+	// 500; a negative number means all of them. A passing fault spares the first
+	// call after an outage: that is the probe, and the outage would seem longer.
 	Faults map[string]int
 	// OnCall, if not nil, is told of each call that is let in. It is called
 	// from many goroutines, and must not keep the header.
@@ -79,6 +80,7 @@ type Ledger struct {
 	failed map[string]bool // keys that were failed once
 	faults map[string]int  // by discrepancy id: calls answered 500 by Options.Faults
 	outage Outage          // empty: up
+	back   bool            // no call has gone well since the last outage
 	ended  chan struct{}   // closed when the present outage ends
 	addr   string          // that Start was given, or got; empty: not started
 	srv    *http.Server    // nil while nobody listens
@@ -235,7 +237,7 @@ func (l *Ledger) up() error {
 			return err
 		}
 	}
-	l.outage = ""
+	l.outage, l.back = "", true
 	close(l.ended)
 	return nil
 }

@@ -312,6 +312,29 @@ func TestNamedRecordsFailAsOftenAsTheyAreToldTo(t *testing.T) {
 	}
 }
 
+func TestTheFirstCallAfterAnOutageIsSparedFromPassingFaults(t *testing.T) {
+	ds := data.Discrepancies()[:3]
+	l := open(t, ledger.Options{Faults: map[string]int{ds[0].ID: 2, ds[1].ID: 2, ds[2].ID: -1}})
+	if code, _ := call(t, l, ds[0].ID, ds[0].Value); code != 500 {
+		t.Errorf("before it is answered %d", code)
+	}
+	if err := l.Down(ledger.Unavailable); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Up(); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := call(t, l, ds[2].ID, ds[2].Value); code != 500 {
+		t.Errorf("one that always fails is answered %d", code)
+	}
+	if code, _ := call(t, l, ds[0].ID, ds[0].Value); code != 200 {
+		t.Errorf("the first is answered %d", code)
+	}
+	if code, _ := call(t, l, ds[1].ID, ds[1].Value); code != 500 {
+		t.Errorf("the second is answered %d", code)
+	}
+}
+
 func TestAShareIsRefusedForEver(t *testing.T) {
 	l := open(t, ledger.Options{Refuse: 0.1})
 	refused := 0
