@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -22,14 +23,17 @@ const (
 )
 
 // fateOf says what becomes of record n: one in a hundred fails for ever, a third
-// of the others once. Records go to the partitions in turn, and in each the
-// failures are spread evenly: five in a row look like an outage, which is
-// another story.
+// of the others once. Records go to the partitions in turn. Of every three that
+// follow each other in one, a random one fails: five failures in a row would
+// look like an outage, which is another story, and a strict rhythm can meet the
+// rhythm of probes.
 func fateOf(n int) fate {
-	switch {
-	case n%100 == 42:
+	if n%100 == 42 {
 		return permanent
-	case n/partitions%3 == 1:
+	}
+	position, partition := n/partitions, n%partitions
+	random := rand.New(rand.NewPCG(uint64(position/3), uint64(partition)))
+	if position%3 == random.IntN(3) {
 		return failsOnce
 	}
 	return resolves
