@@ -468,6 +468,9 @@ func (w *world) stop() {
 	for _, p := range w.procs {
 		<-p.end
 	}
+	// Clients that were closed while they joined end when that times out; the
+	// clock stands still once the bubble's first goroutine is over.
+	sleep(context.Background(), 3*time.Minute)
 }
 
 var _ net.Conn = (*conn)(nil)
