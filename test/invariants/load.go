@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/recon-dlq/recon-dlq/audit"
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
@@ -43,9 +44,10 @@ type place struct {
 }
 
 type topic struct {
-	name string
-	kind deadletter.Kind
-	id   [16]byte
+	name       string
+	kind       deadletter.Kind
+	id         [16]byte
+	partitions []int32
 }
 
 // contents are the hashes of what must never change.
@@ -145,7 +147,7 @@ func (w *world) load(ctx context.Context, cl *kgo.Client) error {
 		names[i] = t.name
 	}
 	// Progress first: what it says is done must be visible in what is read later.
-	if err := w.readProgress(ctx, adm); err != nil {
+	if err := w.readProgress(ctx, cl); err != nil {
 		return err
 	}
 	all := append(slices.Clone(names), w.spec.Audit)
@@ -188,7 +190,7 @@ func (w *world) findTopics(ctx context.Context, adm *kadm.Client) error {
 			continue
 		}
 		w.byName[detail.Topic] = int32(len(w.topics))
-		w.topics = append(w.topics, topic{name: detail.Topic, kind: kind, id: detail.ID})
+		w.topics = append(w.topics, topic{name: detail.Topic, kind: kind, id: detail.ID, partitions: detail.Partitions.Numbers()})
 	}
 	for _, name := range append(slices.Clone(w.spec.Sources), w.spec.Poison) {
 		if _, ok := w.byName[name]; !ok {
@@ -214,33 +216,29 @@ func (w *world) kindOf(name string) (deadletter.Kind, bool) {
 }
 
 // readProgress reads the group's commits, once no transaction is about to change them.
-func (w *world) readProgress(ctx context.Context, adm *kadm.Client) error {
+func (w *world) readProgress(ctx context.Context, cl *kgo.Client) error {
 	w.committed = make(map[place]committed)
 	if w.spec.Group == "" {
 		return nil
 	}
-	offsets, err := w.fetchOffsets(ctx, adm)
+	commits, err := w.fetchCommits(ctx, cl)
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return nil // nobody has joined yet
 	}
 	if err != nil {
 		return fmt.Errorf("read the progress of group %s: %w", w.spec.Group, err)
 	}
-	for _, r := range offsets {
-		t, ok := w.byName[r.Topic]
-		if !ok || r.At < 0 {
-			continue
-		}
-		c := committed{Progress: progress.Progress{Low: r.At}}
-		if r.Metadata != "" {
-			p, err := progress.Decode(r.At, r.Metadata)
+	for _, r := range commits {
+		c := committed{Progress: progress.Progress{Low: r.offset}}
+		if r.metadata != "" {
+			p, err := progress.Decode(r.offset, r.metadata)
 			if err != nil {
-				w.report.fault(ownership, "progress of %s/%d: %v", r.Topic, r.Partition, err)
+				w.report.fault(ownership, "progress of %s/%d: %v", w.topics[r.place.topic].name, r.place.partition, err)
 			} else {
 				c = committed{Progress: p, known: true}
 			}
 		}
-		w.committed[place{topic: t, partition: r.Partition}] = c
+		w.committed[r.place] = c
 		for _, h := range c.Holes {
 			w.report.Holes += h.To - h.From
 		}
@@ -248,17 +246,21 @@ func (w *world) readProgress(ctx context.Context, adm *kadm.Client) error {
 	return nil
 }
 
-func (w *world) fetchOffsets(ctx context.Context, adm *kadm.Client) ([]kadm.OffsetResponse, error) {
+// commit is what the group has committed of a partition.
+type commit struct {
+	place    place // offset 0
+	offset   int64
+	metadata string
+}
+
+// fetchCommits reads the group's commits, and waits for those of transactions
+// that have just ended. It names the partitions: a request for all of them leaves
+// out a partition whose first commit is on its way.
+func (w *world) fetchCommits(ctx context.Context, cl *kgo.Client) ([]commit, error) {
 	for {
-		offsets, err := adm.FetchOffsets(kadm.RequireStable(ctx), w.spec.Group)
-		if err == nil {
-			err = offsets.Error()
-		}
-		if err == nil {
-			return offsets.Sorted(), nil
-		}
-		if !kerr.IsRetriable(err) {
-			return nil, err
+		commits, err := w.fetchCommitsOnce(ctx, cl)
+		if err == nil || !kerr.IsRetriable(err) {
+			return commits, err
 		}
 		select {
 		case <-ctx.Done():
@@ -266,6 +268,54 @@ func (w *world) fetchOffsets(ctx context.Context, adm *kadm.Client) ([]kadm.Offs
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+func (w *world) fetchCommitsOnce(ctx context.Context, cl *kgo.Client) ([]commit, error) {
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.RequireStable = true
+	group := kmsg.NewOffsetFetchRequestGroup()
+	group.Group = w.spec.Group
+	byID := make(map[[16]byte]int32)
+	for i, t := range w.topics {
+		topic := kmsg.NewOffsetFetchRequestGroupTopic()
+		topic.Topic, topic.TopicID, topic.Partitions = t.name, t.id, t.partitions
+		byID[t.id] = int32(i)
+		group.Topics = append(group.Topics, topic)
+	}
+	req.Groups = append(req.Groups, group)
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return nil, err
+	}
+	var commits []commit
+	for _, g := range resp.Groups {
+		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, topic := range g.Topics {
+			t, ok := w.byName[topic.Topic]
+			if !ok { // newer versions of the answer carry the id only
+				t = byID[topic.TopicID]
+			}
+			for _, p := range topic.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return nil, fmt.Errorf("%s/%d: %w", w.topics[t].name, p.Partition, err)
+				}
+				if p.Offset < 0 {
+					continue
+				}
+				c := commit{place: place{topic: t, partition: p.Partition}, offset: p.Offset}
+				if p.Metadata != nil {
+					c.metadata = *p.Metadata
+				}
+				commits = append(commits, c)
+			}
+		}
+	}
+	return commits, nil
 }
 
 func (w *world) addCopy(r *kgo.Record) {
