@@ -173,6 +173,7 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 		if err := l.produce(ctx, records); err != nil {
 			return err
 		}
+		l.c.noteAcked(records)
 		return l.plainCommit(ctx, b)
 	}
 	if err := l.pr.cl.BeginTransaction(); err != nil {
@@ -195,6 +196,7 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 	if err := l.pr.cl.EndTransaction(endCtx, kgo.TryCommit); err != nil {
 		return l.settle(ctx, b, err)
 	}
+	l.c.noteEnded()
 	return nil
 }
 

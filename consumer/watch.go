@@ -115,6 +115,7 @@ type acked struct {
 	partition   int32
 	first, last int64 // offsets
 	at          time.Time
+	ended       time.Time // when their transaction was; its marker is the record behind them
 }
 
 // noteAcked remembers where and when the broker acknowledged the last audit event.
@@ -131,9 +132,19 @@ func (c *Consumer) noteAcked(outs []output) {
 	c.mu.Unlock()
 }
 
+// noteEnded remembers when the broker acknowledged the end of their transaction.
+func (c *Consumer) noteEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.acked.at.IsZero() {
+		c.acked.ended = c.now()
+	}
+}
+
 // watchSkew compares the clocks: the audit topic is LogAppendTime, so the
-// newest timestamp in it is the broker's time of our own last event, unless
-// somebody else has written since. It reports whether that could be told.
+// newest timestamp in it is the broker's time of our own last event or of the
+// marker behind it, unless somebody else has written since. It reports whether
+// that could be told.
 func (c *Consumer) watchSkew(ctx context.Context, cl *kgo.Client) bool {
 	c.mu.Lock()
 	a := c.acked
@@ -147,10 +158,18 @@ func (c *Consumer) watchSkew(ctx context.Context, cl *kgo.Client) bool {
 	k := tp{c.o.Audit, a.partition}
 	offsets, err := listOffsets(ctx, cl, map[string][]int32{k.topic: {k.partition}}, latestTimestamp, uncommitted)
 	newest, ok := offsets[k]
-	if err != nil || !ok || newest.offset < a.first || newest.offset > a.last {
+	if err != nil || !ok {
 		return false
 	}
-	skew := newest.at.Sub(a.at)
+	at := a.at
+	switch {
+	case a.first <= newest.offset && newest.offset <= a.last:
+	case newest.offset == a.last+1 && !a.ended.IsZero():
+		at = a.ended
+	default:
+		return false
+	}
+	skew := newest.at.Sub(at)
 	c.mu.Lock()
 	c.skew = &skew
 	c.mu.Unlock()
