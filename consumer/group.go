@@ -94,8 +94,10 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 	}
 }
 
-// join makes the group client; it begins to join with its first poll.
-func (c *Consumer) join() (*kgo.Client, error) {
+// join makes the group client. It may join, and ask for progress, before this
+// has returned.
+func (c *Consumer) join() (cl *kgo.Client, err error) {
+	made := make(chan struct{})
 	opts := append(c.client("group"),
 		kgo.ConsumerGroup(c.o.Group),
 		kgo.ConsumeRegex(),
@@ -112,7 +114,14 @@ func (c *Consumer) join() (*kgo.Client, error) {
 		kgo.FetchMaxWait(fetchMaxWait),
 		kgo.FetchMaxPartitionBytes(fetchPartition),
 		kgo.FetchMaxBytes(int32(min(c.o.MaxInflightBytes/8, 16<<20))),
-		kgo.AdjustFetchOffsetsFn(c.load),
+		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+			select {
+			case <-made:
+				return c.load(ctx, cl, offsets)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}),
 		kgo.OnPartitionsAssigned(c.assigned),
 		kgo.OnPartitionsRevoked(c.revoked),
 		kgo.OnPartitionsLost(c.lost),
@@ -120,41 +129,52 @@ func (c *Consumer) join() (*kgo.Client, error) {
 	if c.o.Instance != "" {
 		opts = append(opts, kgo.InstanceID(c.o.Instance))
 	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
+	if cl, err = kgo.NewClient(opts...); err != nil {
 		return nil, fmt.Errorf("group client: %w", err)
 	}
 	c.mu.Lock()
 	c.cl = cl
 	c.mu.Unlock()
+	close(made)
 	return cl, nil
 }
 
-// leaveBound is how long leaving the group may take.
+// leaveBound is how long the leaving of a static member may take.
 const leaveBound = 3 * time.Second
 
 // leave leaves the group and drops what is left of the assignment.
 func (c *Consumer) leave(cl *kgo.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
-	defer cancel()
 	member, _ := cl.GroupMetadata()
 	c.dropAll()
-	if err := cl.LeaveGroupContext(ctx); err != nil {
+	kafka.Close(cl)
+	if c.o.Instance == "" || member == "" {
+		return
+	}
+	// Closing a static member does not leave: its partitions would wait for the
+	// session timeout, unseen.
+	if err := c.leaveStatic(member); err != nil {
 		c.log.Warn("leaving the group failed; its partitions move after the session timeout", "error", err)
 	}
-	if c.o.Instance != "" && member != "" {
-		// Closing a static member does not leave: its partitions would wait for
-		// the session timeout, unseen.
-		req := kmsg.NewPtrLeaveGroupRequest()
-		req.Group, req.MemberID = c.o.Group, member
-		m := kmsg.NewLeaveGroupRequestMember()
-		m.MemberID, m.InstanceID = member, &c.o.Instance
-		req.Members = append(req.Members, m)
-		if _, err := req.RequestWith(ctx, cl); err != nil {
-			c.log.Warn("leaving the group failed; its partitions move after the session timeout", "error", err)
-		}
+}
+
+func (c *Consumer) leaveStatic(member string) error {
+	cl, err := kgo.NewClient(c.o.Client...)
+	if err != nil {
+		return err
 	}
-	kafka.Close(cl)
+	defer kafka.Close(cl)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
+	defer cancel()
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group, req.MemberID = c.o.Group, member
+	m := kmsg.NewLeaveGroupRequestMember()
+	m.MemberID, m.InstanceID = member, &c.o.Instance
+	req.Members = append(req.Members, m)
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(resp.ErrorCode)
 }
 
 // assigned is called by the group client with partitions that come. What they
@@ -163,6 +183,7 @@ func (c *Consumer) assigned(_ context.Context, cl *kgo.Client, added map[string]
 	member, _ := cl.GroupMetadata()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.cl = cl
 	for topic, partitions := range added {
 		for _, n := range partitions {
 			k := tp{topic, n}
@@ -195,7 +216,7 @@ func (c *Consumer) kindOf(topic string) (deadletter.Kind, time.Duration) {
 
 // load is called by the group client with the committed offsets of new
 // partitions. It reads their progress, and sets where reading begins.
-func (c *Consumer) load(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+func (c *Consumer) load(ctx context.Context, cl *kgo.Client, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	topics := map[string][]int32{}
 	for topic, parts := range offsets {
 		for n := range parts {
@@ -205,9 +226,6 @@ func (c *Consumer) load(ctx context.Context, offsets map[string]map[int32]kgo.Of
 	if len(topics) == 0 {
 		return offsets, nil
 	}
-	c.mu.Lock()
-	cl := c.cl
-	c.mu.Unlock()
 	ids, err := topicIDs(ctx, cl, topics)
 	if err != nil {
 		return nil, fmt.Errorf("read the ids of assigned topics: %w", err)

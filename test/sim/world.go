@@ -422,8 +422,8 @@ func (w *world) settle() {
 	}
 	var rep invariants.Report
 	var err error
-	for round := range 40 {
-		if round%10 == 9 {
+	for round := range 80 {
+		if round == 10 || round == 40 {
 			// kfake begins its rebalance timeout anew with each join, which Apache
 			// Kafka does not: several members can keep each other from ever joining.
 			for _, p := range w.live() {
@@ -442,7 +442,7 @@ func (w *world) settle() {
 			return
 		}
 	}
-	w.t.Errorf("not settled after 10 minutes: %v %v\n%s", rep, err, strings.Join(rep.Faults, "\n"))
+	w.t.Errorf("not settled after 20 minutes: %v %v\n%s", rep, err, strings.Join(rep.Faults, "\n"))
 }
 
 func (w *world) check(settled bool) (invariants.Report, error) {
