@@ -125,6 +125,7 @@ type Consumer struct {
 	held    int64 // bytes of all entries
 	typical int64 // bytes of an entry: up at once with a larger one, down slowly
 	closing bool  // no new calls
+	failed  bool  // the worker cannot go on: nothing is committed any more
 	lanes   []*lane
 
 	assignedCh chan struct{}  // closed at the first assignment, maybe an empty one
@@ -294,6 +295,10 @@ func causeOr(ctx context.Context, err error) error {
 
 // fail ends Run with err.
 func (c *Consumer) fail(err error) {
+	c.mu.Lock()
+	c.failed = true
+	c.changed.Broadcast()
+	c.mu.Unlock()
 	c.log.Error("the worker cannot go on", "error", err)
 	c.stop(err)
 }
@@ -392,6 +397,7 @@ type entry struct {
 	started    time.Time // calling, stuck
 	slot       int       // calling, stuck: index in target.calls
 	hold       bool      // stuck: its failure is not to be counted
+	answers    uint64    // of the target's breaker when the outcome was observed
 
 	decision policy.Decision
 	outcome  deadletter.Outcome

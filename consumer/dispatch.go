@@ -289,6 +289,7 @@ func failure(class deadletter.Class) bool {
 // observe tells t's breaker of an outcome, and the log of what that changed.
 func (c *Consumer) observe(t *target, e *entry, o deadletter.Outcome, now time.Time) (ruling policy.Ruling) {
 	t.breaker, e.refusals, ruling = t.breaker.Observe(e.rec.ID, e.refusals, o, e.decision.Epoch, now)
+	e.answers = t.breaker.Answers()
 	if ruling.Opened {
 		c.log.Warn("target is thought down: its records are held and not counted", "target", t.Name, "cause", o.Cause)
 	}
@@ -322,13 +323,14 @@ func (c *Consumer) release(e *entry, t *target) {
 	}
 }
 
-// takeBack holds the failures of a target that turned out to be down: results
-// that no transaction has taken yet are not counted.
+// takeBack holds the failures of a target that turned out to be down: those in a
+// row that no transaction has taken yet are not counted. What failed while the
+// target still answered others is a failure of its own, however late it is committed.
 func (c *Consumer) takeBack(t *target) {
 	for _, p := range c.parts {
 		kept := p.done[:0]
 		for _, e := range p.done {
-			if e.target == t && e.outcome.Class == deadletter.Suspect && e.decision.Counted && e.state == done {
+			if e.target == t && e.outcome.Class == deadletter.Suspect && e.decision.Counted && e.state == done && e.answers == t.breaker.Answers() {
 				e.state, e.decision, e.outcome = ready, policy.Decision{}, deadletter.Outcome{}
 				t.queue.push(e)
 				continue

@@ -238,6 +238,10 @@ func (b Breaker) hasFailed(id string) bool {
 	return slices.Contains(b.failed[:min(b.fails, maxThreshold)], hash(id))
 }
 
+// Answers counts the signs of life so far. A failure that was observed at the
+// same count as now is one of those in a row.
+func (b Breaker) Answers() uint64 { return b.answers }
+
 // NextProbe is when the target may be called next: zero if it was never held, a
 // past time if it may be called now. While a probe is out it is when the probe is given up (UTC).
 func (b Breaker) NextProbe() time.Time {
