@@ -333,12 +333,13 @@ func (c *Consumer) dropAll() {
 // drain stops dispatch for ps, waits for their running handlers and then for
 // their results to be committed; both waits are bounded. Stuck handlers are not
 // waited for. An open transaction always is, up to the bound: its lane ends it.
+// A worker that cannot go on waits for nothing: it can commit nothing.
 func (c *Consumer) drain(ps []*partition) {
 	for _, p := range ps {
 		p.leaving = true
 	}
 	if !c.waitUntil(c.o.Drain, func() bool {
-		return !slices.ContainsFunc(ps, func(p *partition) bool { return p.calls > 0 })
+		return c.failed || !slices.ContainsFunc(ps, func(p *partition) bool { return p.calls > 0 })
 	}) {
 		c.log.Warn("handlers did not end within the drain bound; their records are done again", "bound", c.o.Drain)
 	}
@@ -346,7 +347,7 @@ func (c *Consumer) drain(ps []*partition) {
 		p.lane.flush()
 	}
 	if !c.waitUntil(flushBound, func() bool {
-		return !slices.ContainsFunc(ps, func(p *partition) bool { return p.open || p.tr != nil && len(p.done)+len(p.unseen) > 0 })
+		return c.failed || !slices.ContainsFunc(ps, func(p *partition) bool { return p.open || p.tr != nil && len(p.done)+len(p.unseen) > 0 })
 	}) {
 		c.log.Warn("the last results could not be committed in time; their records are done again")
 	}

@@ -66,7 +66,7 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 			return
 		}
 		c.m.fetchErrors.Inc()
-		if why := c.explainGroup(err); why != nil {
+		if why := c.explainGroup(topic, err); why != nil {
 			fatal = why
 			return
 		}
@@ -82,15 +82,16 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 	return fatal
 }
 
-// explainGroup returns the error that ends the worker if err cannot heal by itself.
-func (c *Consumer) explainGroup(err error) error {
+// explainGroup returns the error that ends the worker if err, of a topic or of
+// the group as a whole, cannot heal by itself.
+func (c *Consumer) explainGroup(topic string, err error) error {
 	switch {
 	case errors.Is(err, kerr.FencedInstanceID):
 		return c.fenced(err)
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
 		return fmt.Errorf("no right to READ group %q; grant it and start again: %w", c.o.Group, err)
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return fmt.Errorf("no right to READ one of the topics of group %q; grant it and start again: %w", c.o.Group, err)
+		return fmt.Errorf("no right to READ topic %q; grant it and start again: %w", topic, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
 		return fmt.Errorf("group %q is used by consumers of another kind; give kafka.group a name of its own: %w", c.o.Group, err)
 	}

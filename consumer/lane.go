@@ -55,7 +55,8 @@ func (l *lane) flush() {
 // idleEvery is how often progress that only passed control records is committed.
 const idleEvery = time.Second
 
-// run makes transactions until ctx ends; it is ended after everything is drained.
+// run makes transactions until ctx ends, which is after everything is drained,
+// or the worker cannot go on.
 func (l *lane) run(ctx context.Context) {
 	defer l.close()
 	idle := time.NewTicker(idleEvery)
@@ -81,7 +82,9 @@ func (l *lane) run(ctx context.Context) {
 				continue
 			}
 			if err := l.commit(ctx, b); err != nil {
-				l.failed(ctx, err, time.Since(last))
+				if !l.failed(ctx, err, time.Since(last)) {
+					return
+				}
 				l.kick()
 			} else if more {
 				l.flushSoon()
@@ -280,34 +283,34 @@ func (l *lane) commitDone(b *batch) {
 
 // failed decides how to go on after a transaction that did not commit; its
 // results have been given back. took is how long it lasted: a producer whose
-// transaction times out is fenced by the broker, not by somebody else.
-func (l *lane) failed(ctx context.Context, err error, took time.Duration) {
+// transaction times out is fenced by the broker, not by somebody else. It reports whether the lane goes on.
+func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
 	c := l.c
 	var too *tooLargeError
 	switch {
 	case ctx.Err() != nil:
-		return
+		return false
 	case errors.Is(err, kerr.FencedInstanceID):
 		c.fail(c.fenced(err))
-		return
+		return false
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		c.fail(fmt.Errorf("no right to WRITE transactional id %q; grant it for the prefix %q and start again: %w", l.id, c.o.Group+".", err))
-		return
+		return false
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		c.fail(fmt.Errorf("no right to WRITE one of the topics of the worker; grant it and start again: %w", err))
-		return
+		return false
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
 		c.fail(fmt.Errorf("no right to READ group %q; grant it and start again: %w", c.o.Group, err))
-		return
+		return false
 	case errors.As(err, &too):
 		l.block(too)
-		return
-	case fencedProducer(err) && took < transactionTimeout && l.fencedAgain(c.now()):
+		return true
+	case fencedProducer(err) && (c.replaced(ctx) || took < transactionTimeout && l.fencedAgain(c.now())):
 		c.fail(c.fenced(err))
-		return
+		return false
 	}
 	c.log.Warn("a transaction failed and is done again", "lane", l.id, "error", err)
-	sleep(ctx, 100*time.Millisecond) //nolint:errcheck // the loop looks at ctx
+	return sleep(ctx, 100*time.Millisecond) == nil
 }
 
 // fencedProducer reports whether err says that another producer has this lane's id.

@@ -86,6 +86,24 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 	return commits, nil
 }
 
+// replaced reports whether another worker has joined the group under this
+// worker's name: the group knows before this worker is told.
+func (c *Consumer) replaced(ctx context.Context) bool {
+	c.mu.Lock()
+	cl := c.cl
+	c.mu.Unlock()
+	if c.o.Instance == "" || cl == nil {
+		return false
+	}
+	req := kmsg.NewPtrHeartbeatRequest()
+	req.Group, req.InstanceID = c.o.Group, &c.o.Instance
+	req.MemberID, req.Generation = cl.GroupMetadata()
+	ctx, cancel := context.WithTimeout(ctx, heartbeatInterval)
+	defer cancel()
+	resp, err := req.RequestWith(ctx, cl)
+	return err == nil && resp.ErrorCode == kerr.FencedInstanceID.Code
+}
+
 // topicIDs reads the ids of topics; zero where the brokers have none.
 func topicIDs(ctx context.Context, cl *kgo.Client, topics map[string][]int32) (map[string][16]byte, error) {
 	req := kmsg.NewPtrMetadataRequest()

@@ -213,6 +213,7 @@ func (l *lane) produce(ctx context.Context, records []output) error {
 			if out.entry != nil && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)) {
 				err = &tooLargeError{entry: out.entry, topic: out.record.Topic, err: err}
 			}
+			err = fmt.Errorf("to topic %s: %w", out.record.Topic, err)
 			mu.Lock()
 			if first == nil || errors.Is(first, context.Canceled) {
 				first = err
@@ -250,6 +251,9 @@ func (l *lane) abort(ctx context.Context) {
 func (l *lane) settle(ctx context.Context, b *batch, cause error) error {
 	l.c.log.Warn("the end of a transaction got no answer; its outcome is read back", "lane", l.id, "error", cause)
 	l.c.m.ambiguous.Inc()
+	if fencedProducer(cause) && l.c.replaced(ctx) {
+		return cause // to open the producer again would fence the other worker
+	}
 	for {
 		if err := l.reopen(ctx, false); err != nil {
 			return err
