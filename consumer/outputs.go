@@ -58,6 +58,18 @@ func (c *Consumer) outputs(b *batch) []output {
 	return outs
 }
 
+// split tells copies from events.
+func split(outs []output) (copies, events []output) {
+	for _, o := range outs {
+		if o.entry != nil {
+			copies = append(copies, o)
+		} else {
+			events = append(events, o)
+		}
+	}
+	return copies, events
+}
+
 // eventSize is about the size of an audit event, in bytes.
 const eventSize = 512
 

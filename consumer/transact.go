@@ -170,10 +170,15 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 	}
 	records := l.c.outputs(b)
 	if l.c.o.AtLeastOnce {
-		if err := l.produce(ctx, records); err != nil {
+		// Copies first: what the trail tells has happened.
+		copies, events := split(records)
+		if err := l.produce(ctx, copies); err != nil {
 			return err
 		}
-		l.c.noteAcked(records)
+		if err := l.produce(ctx, events); err != nil {
+			return err
+		}
+		l.c.noteAcked(events)
 		return l.plainCommit(ctx, b)
 	}
 	if err := l.pr.cl.BeginTransaction(); err != nil {
