@@ -38,7 +38,7 @@ func run(ctx context.Context, kafka *brokers.Kafka, o options, progress io.Write
 	}
 	x.clear()
 	r.Wall = time.Since(began)
-	if len(r.Faults) == 0 {
+	if len(r.Faults) == 0 && !o.keep {
 		_ = os.RemoveAll(dir) // only logs
 		return r
 	}

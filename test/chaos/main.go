@@ -85,6 +85,7 @@ type options struct {
 	rate     int // records a second that are produced; 0: as fast as it goes
 	seed     uint64
 	race     bool
+	keep     bool          // logs, also when there is no fault
 	stall    time.Duration // without progress for so long: give up
 	timeout  time.Duration // of everything
 	disk     int64         // bytes the cluster may hold
@@ -107,6 +108,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.rate, "rate", 0, "records produced a second; 0: as fast as it goes")
 	f.Uint64Var(&o.seed, "seed", 0, "of the random moments; 0: another one each time")
 	f.BoolVar(&o.race, "race", false, "build the worker with the race detector")
+	f.BoolVar(&o.keep, "keep", false, "keep the logs, also when there is no fault")
 	f.DurationVar(&o.stall, "stall", time.Minute, "give up after so long without progress")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "give up after so long")
 	f.Int64Var(&o.disk, "disk", 4<<30, "give up when the cluster holds so many `bytes`")

@@ -36,7 +36,7 @@ type result struct {
 	Kafka    string   `json:"kafka"`
 	Delivery string   `json:"delivery"`
 	Faults   []string `json:"faults,omitempty"` // empty: the promise was kept
-	Kept     string   `json:"kept,omitempty"`   // directory of the logs, after a fault
+	Kept     string   `json:"kept,omitempty"`   // directory of the logs, after a fault or on request
 }
 
 func (r *result) fault(format string, args ...any) {
