@@ -63,15 +63,6 @@ func (c *tally) of(id string) int {
 	return c.n[id]
 }
 
-func (c *tally) total() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, calls := range c.n {
-		n += calls
-	}
-	return n
-}
-
 // read is what topics hold now.
 func (x *bench) read(topics ...string) []*kgo.Record {
 	x.t.Helper()
