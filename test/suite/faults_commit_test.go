@@ -142,38 +142,48 @@ func TestABrokersErrorAtTheStartIsWaitedOut(t *testing.T) {
 // Answers that are lost on the way, on every broker.
 func TestALostAnswerIsNotALostOrDoubledRecord(t *testing.T) {
 	each(t, func(t *testing.T, b brokers.Broker) {
-		for _, c := range []struct {
-			name      string
-			key       kmsg.Key
-			fate      fate
-			ambiguous bool
-		}{
-			{"the end is done and its answer says that it failed", kmsg.EndTxn, garbleEnd, true},
-			{"the end is done and its answer is lost", kmsg.EndTxn, loseAnswer, true},
-			{"the end is lost", kmsg.EndTxn, loseRequest, true},
-			{"produced, and the answer is lost", kmsg.Produce, loseAnswer, false},
-			{"the produce request is lost", kmsg.Produce, loseRequest, false},
-			{"offsets are staged and the answer is lost", kmsg.TxnOffsetCommit, loseAnswer, false},
-			{"the offsets are lost", kmsg.TxnOffsetCommit, loseRequest, false},
-		} {
+		for _, c := range lostAnswers {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				x := newBench(t, b, 2, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
-				p := x.launch(func(o *consumer.Options) { o.Concurrency = 8 })
-				x.sendN(200)
-				x.eventually("the work is on its way", func() bool { return done(p) >= 40 })
-				rule, hits := times(2, c.key, c.fate)
-				p.wire.treat(rule)
-				x.eventually("it was lost twice", func() bool { return len(hits) == 2 })
-				x.eventually("all records are done", func() bool { return done(p) == 200 })
-				x.drained(p)
-				x.counted(nil)
-				if n := p.metric("recon_dlq_ambiguous_transactions_total"); (n > 0) != c.ambiguous {
-					t.Errorf("recon_dlq_ambiguous_transactions_total is %v", n)
-				}
+				c.play(t, b)
 			})
 		}
 	})
+}
+
+// lostAnswer is a request that fails twice on its way or back.
+type lostAnswer struct {
+	name      string
+	key       kmsg.Key
+	fate      fate
+	ambiguous bool // the end's outcome must be read back
+}
+
+var lostAnswers = []lostAnswer{
+	{"the end is done and its answer says that it failed", kmsg.EndTxn, garbleEnd, true},
+	{"the end is done and its answer is lost", kmsg.EndTxn, loseAnswer, true},
+	{"the end is lost", kmsg.EndTxn, loseRequest, true},
+	{"produced, and the answer is lost", kmsg.Produce, loseAnswer, false},
+	{"the produce request is lost", kmsg.Produce, loseRequest, false},
+	{"offsets are staged and the answer is lost", kmsg.TxnOffsetCommit, loseAnswer, false},
+	{"the offsets are lost", kmsg.TxnOffsetCommit, loseRequest, false},
+}
+
+func (c lostAnswer) play(t *testing.T, b brokers.Broker) {
+	t.Helper()
+	x := newBench(t, b, 2, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+	p := x.launch(func(o *consumer.Options) { o.Concurrency = 8 })
+	x.sendN(200)
+	x.eventually("the work is on its way", func() bool { return done(p) >= 40 })
+	rule, hits := times(2, c.key, c.fate)
+	p.wire.treat(rule)
+	x.eventually("it was lost twice", func() bool { return len(hits) == 2 })
+	x.eventually("all records are done", func() bool { return done(p) == 200 })
+	x.drained(p)
+	x.counted(nil)
+	if n := p.metric("recon_dlq_ambiguous_transactions_total"); (n > 0) != c.ambiguous {
+		t.Errorf("recon_dlq_ambiguous_transactions_total is %v", n)
+	}
 }
 
 // The same, with the network gone for so long that the client gives up.

@@ -38,58 +38,66 @@ func TestAWorkerThatIsStoppedAndStartedAgainCallsNoHandlerTwice(t *testing.T) {
 
 func TestANewWorkerTakesOverFromAKilledOne(t *testing.T) {
 	each(t, func(t *testing.T, b brokers.Broker) {
-		for _, c := range []struct {
-			name   string
-			tweaks []func(*consumer.Options)
-			bound  time.Duration // from its start to its first commit; the session timeout is 10 s
-		}{
+		for _, c := range []takeover{
 			{"static member", []func(*consumer.Options){instance("w1")}, 8 * time.Second},
 			{"dynamic member", nil, 45 * time.Second},
 			{"static member at least once", []func(*consumer.Options){instance("w1"), atLeastOnce}, 8 * time.Second},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
-				x.sendN(1500)
-				killed := x.launch(c.tweaks...)
-				x.eventually("some records are done", func() bool { return done(killed) >= 100 })
-				killed.wire.cut()
-				began := time.Now()
-				next := x.launch(c.tweaks...)
-				x.eventually("the new worker commits", func() bool { return done(next) > 0 })
-				took := time.Since(began)
-				t.Logf("took over in %s", took.Round(time.Millisecond))
-				if took > c.bound {
-					t.Errorf("the first commit of the new worker came after %s, want %s at most", took, c.bound)
-				}
-				x.reaches(1500)
-				x.drained(next)
-
-				// The one that was thought dead comes back, with results in its hands.
-				killed.wire.heal()
-				x.sendN(300)
-				if next.c.Snapshot(); len(c.tweaks) > 0 {
-					select {
-					case <-killed.end:
-					case <-time.After(45 * time.Second):
-						t.Fatal("a worker whose name another one has taken goes on")
-					}
-					if !errors.Is(killed.err, consumer.ErrFenced) || !strings.Contains(killed.err.Error(), `"w1"`) {
-						t.Fatalf("want ErrFenced that names the instance, have %v", killed.err)
-					}
-				} else {
-					x.eventually("the worker has joined again", func() bool {
-						return len(killed.c.Snapshot().Partitions) > 0 && len(next.c.Snapshot().Partitions) > 0
-					})
-				}
-				x.reaches(1800)
-				if next.stopped() {
-					t.Fatalf("the new worker was harmed by the old one: %v", next.err)
-				}
-				x.drained(next)
-				rep := x.counted(spec(c.tweaks...))
-				t.Log(rep)
+				c.play(t, b)
 			})
 		}
 	})
+}
+
+// takeover is a worker that is killed in the middle of its work, another one
+// that goes on, and the first one's return from the dead.
+type takeover struct {
+	name   string
+	tweaks []func(*consumer.Options) // of both
+	bound  time.Duration             // from the other's start to its first commit; the session timeout is 10 s
+}
+
+func (c takeover) play(t *testing.T, b brokers.Broker) {
+	t.Helper()
+	x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+	x.sendN(1500)
+	killed := x.launch(c.tweaks...)
+	x.eventually("some records are done", func() bool { return done(killed) >= 100 })
+	killed.wire.cut()
+	began := time.Now()
+	next := x.launch(c.tweaks...)
+	x.eventually("the new worker commits", func() bool { return done(next) > 0 })
+	took := time.Since(began)
+	t.Logf("took over in %s", took.Round(time.Millisecond))
+	if took > c.bound {
+		t.Errorf("the first commit of the new worker came after %s, want %s at most", took, c.bound)
+	}
+	x.reaches(1500)
+	x.drained(next)
+
+	// The one that was thought dead comes back, with results in its hands.
+	killed.wire.heal()
+	x.sendN(300)
+	if len(c.tweaks) > 0 { // under the same name
+		select {
+		case <-killed.end:
+		case <-time.After(45 * time.Second):
+			t.Fatal("a worker whose name another one has taken goes on")
+		}
+		if !errors.Is(killed.err, consumer.ErrFenced) || !strings.Contains(killed.err.Error(), `"w1"`) {
+			t.Fatalf("want ErrFenced that names the instance, have %v", killed.err)
+		}
+	} else {
+		x.eventually("the worker has joined again", func() bool {
+			return len(killed.c.Snapshot().Partitions) > 0 && len(next.c.Snapshot().Partitions) > 0
+		})
+	}
+	x.reaches(1800)
+	if next.stopped() {
+		t.Fatalf("the new worker was harmed by the old one: %v", next.err)
+	}
+	x.drained(next)
+	t.Log(x.counted(spec(c.tweaks...)))
 }
