@@ -1,20 +1,29 @@
+//go:build synctests
+
 package sim
+
+// The build tag makes the Kafka client wait for its mutexes in a way that lets
+// the virtual clock go on; see `make sim`.
 
 import (
 	"os"
+	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
-// TestSimulation runs SEEDS seeds from SEED on; see `make sim`.
+// TestSimulation runs SEEDS seeds from SEED on.
 func TestSimulation(t *testing.T) {
-	first, n := number(t, "SEED", 1), number(t, "SEEDS", 8)
+	first, n := number(t, "SEED", 1), number(t, "SEEDS", 20)
 	for seed := first; seed < first+n; seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			defer watchdog(seed)()
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 			if t.Failed() {
-				t.Logf("to see this one again: SEED=%d SEEDS=1 go test -count=1 -v -run TestSimulation ./test/sim", seed)
+				t.Logf("to see this one again: make sim SEED=%d SEEDS=1 SIM_FLAGS=-v", seed)
 			}
 		})
 		if t.Failed() {
@@ -31,6 +40,24 @@ func simulate(t *testing.T, seed uint64) {
 	<-produced
 	w.settle()
 	w.stop()
+}
+
+// spin is how long, in real time, a seed may take. One that takes longer does
+// not wait for anything: something runs in circles while the virtual clock stands.
+const spin = time.Minute
+
+// watchdog ends the program if a seed spins, and leaves a profile of what does.
+func watchdog(seed uint64) (stop func()) {
+	t := time.AfterFunc(spin, func() {
+		name := filepath.Join(os.TempDir(), "recon-dlq-sim-"+strconv.FormatUint(seed, 10)+".pprof")
+		if f, err := os.Create(name); err == nil && pprof.StartCPUProfile(f) == nil {
+			<-time.After(2 * time.Second)
+			pprof.StopCPUProfile()
+			f.Close()
+		}
+		panic("seed " + strconv.FormatUint(seed, 10) + " spins: see the profile " + name)
+	})
+	return func() { t.Stop() }
 }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {
