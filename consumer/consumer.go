@@ -200,6 +200,11 @@ func New(o Options) (*Consumer, error) {
 		c.targets[t.Name] = tg
 		c.order = append(c.order, tg)
 	}
+	for _, name := range o.Policy.Targets() {
+		if c.targets[name] == nil {
+			return nil, fmt.Errorf("consumer: a rule names target %q, which is not among the targets", name)
+		}
+	}
 	c.lanes = []*lane{newLane(c, 0)}
 	c.m = newMetrics(c)
 	if err := c.m.register(o.Registerer); err != nil {

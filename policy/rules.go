@@ -67,6 +67,16 @@ func (p *Policy) Rule(r *deadletter.Record) *Rule {
 	return &p.rules[i] // there is one: the last matches everything, see check
 }
 
+// Targets are the names of the handlers that the rules call, in their order.
+func (p *Policy) Targets() (names []string) {
+	for _, u := range p.rules {
+		if u.Target != "" && !slices.Contains(names, u.Target) {
+			names = append(names, u.Target)
+		}
+	}
+	return names
+}
+
 // Cap is how many counted attempts r gets: its rule's, or fewer if its value
 // asks for fewer. 0 means straight to people, and only the rule can say so.
 func (p *Policy) Cap(r *deadletter.Record) int {
