@@ -18,6 +18,11 @@ DEMO_FLAGS ?=
 FUZZTIME   ?= 30s
 RECORDS    ?= 100000
 KILLS      ?= 10
+SEEDS      ?= 200
+SEED       ?= 1
+SIM_FLAGS  ?=
+# The tag lets the Kafka client's mutexes wait in virtual time, see test/sim.
+SIM        := test -tags synctests -count=1 -run TestSimulation -timeout 60m
 # Two packages at a time: several of them start a broker of their own.
 TEST_FLAGS ?= -p 2 -timeout 12m
 
@@ -37,6 +42,7 @@ demo: build ## Run the main job on an embedded broker (DEMO_FLAGS="--exit -o jso
 test: deps rules ## Test everything, Apache Kafka included; brings or names what is missing
 	$(GO) vet ./...
 	RECON_DLQ_REQUIRE_KAFKA=1 $(GO) test -race $(TEST_FLAGS) ./...
+	SEEDS=20 $(GO) $(SIM) ./test/sim
 
 # Not a verb of its own to remember: `make test` calls both.
 .PHONY: deps
@@ -72,6 +78,14 @@ fuzz: ## Run every fuzzer of the tree, FUZZTIME=30s each
 	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) </dev/null; \
 	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' --exclude-dir=.cache . | sed 's/:func /:/; s#^\./##' | sort); \
 	[ $$found = 1 ] || { echo "no fuzzers found" >&2; exit 1; }
+
+.PHONY: sim
+sim: ## Simulate whole workers in virtual time with faults from a seed (SEEDS=200 SEED=1)
+	SEEDS=$(SEEDS) SEED=$(SEED) $(GO) $(SIM) $(SIM_FLAGS) ./test/sim
+
+.PHONY: cases
+cases: ## Run the faults that other systems' users met, each by its id
+	$(GO) test -count=1 -run 'TestC[0-9]{3}' ./...
 
 .PHONY: chaos
 chaos: deps ## Kill workers on Apache Kafka, then count the invariants (RECORDS=100000 KILLS=10)
