@@ -16,7 +16,7 @@ import (
 
 // RequireKafka is the environment variable that turns "Apache Kafka cannot run
 // here" from a skipped test into a failed one. Continuous integration sets it to 1.
-const RequireKafka = "RECON_DLQ_REQUIRE_KAFKA"
+const RequireKafka = "REQUIRE_KAFKA"
 
 // Broker is a running cluster.
 type Broker interface {

@@ -29,7 +29,7 @@ import (
 func TestTheMountedConfigurationsRunTogether(t *testing.T) {
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
-		if os.Getenv("RECON_DLQ_REQUIRE_KAFKA") != "" {
+		if os.Getenv("REQUIRE_KAFKA") != "" {
 			t.Fatal("prometheus is not installed (Debian: prometheus); make test installs it as root")
 		}
 		t.Skip("prometheus is not installed (Debian: prometheus)")
