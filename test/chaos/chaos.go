@@ -112,8 +112,8 @@ func (x *arena) setUp(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		w.ended = func(w *worker, err error) {
-			x.cancel(fmt.Errorf("worker %s ended by itself (%v): see %s", w.name, err, w.log))
+		w.ended = func(w *worker, how string) {
+			x.cancel(fmt.Errorf("worker %s ended by itself (%s): see %s", w.name, how, w.log))
 		}
 		x.workers = append(x.workers, w)
 	}

@@ -34,10 +34,10 @@ const grace = 40 * time.Second
 type worker struct {
 	name    string
 	binary  string
-	config  string                     // file
-	log     string                     // file
-	metrics string                     // host:port
-	ended   func(w *worker, err error) // called when a process ends that nobody ended
+	config  string                      // file
+	log     string                      // file
+	metrics string                      // host:port
+	ended   func(w *worker, how string) // called when a process ends that nobody ended
 
 	mu   sync.Mutex // held by the fault that is at work, and to stop
 	proc *child     // the last process; guarded by mu
@@ -90,7 +90,7 @@ func (w *worker) start() error {
 	go func() {
 		<-p.done
 		if !p.expected.Load() {
-			w.ended(w, p.err)
+			w.ended(w, p.cmd.ProcessState.String())
 		}
 	}()
 	return nil
