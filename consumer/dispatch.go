@@ -3,6 +3,7 @@ package consumer
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/recon-dlq/recon-dlq/deadletter"
@@ -23,18 +24,52 @@ type target struct {
 	ask     time.Time
 }
 
-// queue is a first-in-first-out of entries. Entries that have left it in
-// another way (their partition is gone) are skipped when they come up.
+// queue holds the records that are ready for a target. What comes back from a
+// tier and what is new take turns, so that neither a backlog makes retries late
+// nor retries keep what is new waiting. Entries that have left it in another
+// way (their partition is gone) are skipped when they come up.
 type queue struct {
+	fresh, again fifo
+	turn         bool
+}
+
+func (q *queue) push(e *entry) {
+	if e.rec.Kind == deadletter.Source {
+		q.fresh.push(e)
+	} else {
+		q.again.push(e)
+	}
+}
+
+func (q *queue) len() int { return q.fresh.len() + q.again.len() }
+
+func (q *queue) pop() *entry {
+	q.turn = !q.turn
+	if q.fresh.len() == 0 || q.turn && q.again.len() > 0 {
+		return q.again.pop()
+	}
+	return q.fresh.pop()
+}
+
+// forget removes the entries of partitions that are gone.
+func (q *queue) forget() {
+	for _, f := range []*fifo{&q.fresh, &q.again} {
+		f.items = slices.DeleteFunc(f.items[f.head:], func(e *entry) bool { return e.p.dropped })
+		f.head = 0
+	}
+}
+
+// fifo is a first-in-first-out of entries.
+type fifo struct {
 	items []*entry
 	head  int
 }
 
-func (q *queue) push(e *entry) { q.items = append(q.items, e) }
+func (q *fifo) push(e *entry) { q.items = append(q.items, e) }
 
-func (q *queue) len() int { return len(q.items) - q.head }
+func (q *fifo) len() int { return len(q.items) - q.head }
 
-func (q *queue) pop() *entry {
+func (q *fifo) pop() *entry {
 	e := q.items[q.head]
 	q.items[q.head] = nil
 	q.head++

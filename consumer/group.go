@@ -385,8 +385,7 @@ func (c *Consumer) drop(ps []*partition) {
 		delete(c.parts, p.tp)
 	}
 	for _, t := range c.order { // a held target's queue would keep them for long
-		t.queue.items = slices.DeleteFunc(t.queue.items[t.queue.head:], func(e *entry) bool { return e.p.dropped })
-		t.queue.head = 0
+		t.queue.forget()
 	}
 	c.adjustAll()
 	c.changed.Broadcast()

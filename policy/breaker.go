@@ -56,8 +56,10 @@ func (o BreakerOptions) sane() BreakerOptions {
 // (Suspect) with no answer between. A record that fails again and again is one
 // record and opens nothing.
 //
-// Open, it lets one probe through at a time: first after ProbeMin, then after
-// twice as long each time, up to ProbeMax. A record that has not failed since
+// Open, it lets one probe through at a time. After failures in a row the first
+// Threshold probes go at once, since so many fail in a row by chance, too. Then, and
+// where the target could not be reached, a probe waits ProbeMin, then twice as
+// long each time, up to ProbeMax. A record that has not failed since
 // the last answer goes first; one that has gets its turn ProbeMin later, so that
 // a few bad records cannot keep the target held for the others. Ask with every held record, not
 // only with the oldest. A probe that is answered (Resolved, Permanent,
@@ -166,8 +168,7 @@ func (b Breaker) Observe(id string, seen Refusals, o deadletter.Outcome, epoch u
 	b = b.remember(id)
 	if b.open {
 		b.probing = false
-		b = b.backOff()
-		b.next = now.Add(b.backoff)
+		b = b.rest(refused, now)
 		return b, seen, Ruling{Outcome: o, Hold: true}
 	}
 	if refused && seen.count >= maxRefusals {
@@ -176,8 +177,7 @@ func (b Breaker) Observe(id string, seen Refusals, o deadletter.Outcome, epoch u
 	if refused || b.fails >= b.opts.sane().Threshold {
 		b.open, b.probing, b.backoff = true, false, 0
 		b.epoch++
-		b = b.backOff()
-		b.next = now.Add(b.backoff)
+		b = b.rest(refused, now)
 		return b, seen, Ruling{Outcome: o, Hold: true, Opened: true}
 	}
 	return b, seen, Ruling{Outcome: o}
@@ -215,6 +215,20 @@ func (b Breaker) pause(current bool, o deadletter.Outcome, now time.Time) Breake
 	}
 	if until := now.Add(retryAfter(o, b.backoff)); until.After(b.busy) {
 		b.busy = until
+	}
+	return b
+}
+
+// rest sets when an open target is probed next. Failures in a row are suspicion
+// only: where a third of the records fail by themselves, five in a row come
+// every few hundred calls. So the next Threshold probes go at once, one at a
+// time; a target that is well answers one of them. Then, or when the target
+// cannot be reached at all, the wait backs off.
+func (b Breaker) rest(refused bool, now time.Time) Breaker {
+	b.next = now
+	if refused || b.backoff > 0 || b.fails >= 2*b.opts.sane().Threshold {
+		b = b.backOff()
+		b.next = now.Add(b.backoff)
 	}
 	return b
 }

@@ -234,17 +234,52 @@ func TestARecordThatHasNotFailedProbesFirst(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		g.call(id, suspect)
 	}
-	g.now = g.b.NextProbe()
 	for _, id := range []string{"a", "b", "c"} { // it was they who opened it
-		g.refuse(id, 2*time.Second)
+		g.refuse(id, time.Second)
 	}
 	g.call("d", suspect)
-	g.now = g.b.NextProbe()
-	g.refuse("d", 4*time.Second)
+	g.refuse("d", time.Second)
 	g.now = g.now.Add(time.Second) // nobody else came
 	if r := g.call("d", ok); !r.Closed {
 		t.Errorf("got %+v", r)
 	}
+}
+
+func TestAfterFailuresInARowThresholdProbesGoAtOnceAndThenTheyBackOff(t *testing.T) {
+	g := newTarget(t, BreakerOptions{Threshold: 3})
+	for i := range 6 { // three open it, three probe
+		if next := g.b.NextProbe(); next.After(g.now) {
+			t.Fatalf("call %d waits until +%s", i, next.Sub(t0))
+		}
+		g.call(fmt.Sprint("s", i), suspect)
+	}
+	for _, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if got := g.b.NextProbe().Sub(g.now); got != wait {
+			t.Fatalf("the next probe is in %s, want %s", got, wait)
+		}
+		g.now = g.b.NextProbe()
+		g.call("s"+wait.String(), suspect)
+	}
+}
+
+func TestATargetThatIsWellIsNotHeldForRecordsThatFailByThemselves(t *testing.T) {
+	g := newTarget(t, BreakerOptions{})
+	for i := range 5 {
+		g.call(fmt.Sprint("bad", i), suspect)
+	}
+	g.state(BreakerOpen)
+	if r := g.call("good", ok); !r.Closed || g.now != t0 {
+		t.Errorf("%+v after %s", r, g.now.Sub(t0))
+	}
+}
+
+func TestATargetThatCannotBeReachedIsNotProbedAtOnce(t *testing.T) {
+	g := newTarget(t, BreakerOptions{Threshold: 3})
+	for _, id := range []string{"a", "b", "c"} {
+		g.call(id, suspect)
+	}
+	g.call("d", unavailable)
+	g.refuse("e", time.Second)
 }
 
 func TestAFewBadRecordsDoNotKeepTheTargetHeldForTheOthers(t *testing.T) {

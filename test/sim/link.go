@@ -29,6 +29,10 @@ type loss struct {
 	delay  time.Duration
 }
 
+// latency is how long an answer travels. Without any, a fetch that is answered
+// at once and empty would be repeated for ever at the same moment.
+const latency = 200 * time.Microsecond
+
 var errDown = errors.New("the network is down")
 
 func (l *link) Dial(ctx context.Context, network, host string) (net.Conn, error) {
@@ -134,9 +138,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	mute, delay := c.mute, c.delay
 	c.mute, c.delay = false, 0
 	c.mu.Unlock()
-	if delay > 0 {
-		time.Sleep(delay) //nolint:forbidigo // in virtual time
-	}
+	time.Sleep(latency + delay) //nolint:forbidigo // in virtual time
 	if mute && err == nil {
 		c.Conn.Close()
 		return 0, io.EOF
