@@ -21,6 +21,7 @@ KILLS      ?= 10
 SEEDS      ?= 200
 SEED       ?= 1
 SIM_FLAGS  ?=
+MUTANTS    ?=
 # The tag lets the Kafka client's mutexes wait in virtual time, see test/sim.
 SIM        := test -tags synctests -count=1 -run TestSimulation -timeout 60m
 # Two packages at a time: several of them start a broker of their own.
@@ -82,6 +83,10 @@ fuzz: ## Run every fuzzer of the tree, FUZZTIME=30s each
 .PHONY: sim
 sim: ## Simulate whole workers in virtual time with faults from a seed (SEEDS=200 SEED=1)
 	SEEDS=$(SEEDS) SEED=$(SEED) $(GO) $(SIM) $(SIM_FLAGS) ./test/sim
+
+.PHONY: mutants
+mutants: ## Break the engine in one way after the other and see the quick suites go red for each (MUTANTS="name ...")
+	$(GO) run ./test/mutants $(MUTANTS)
 
 .PHONY: cases
 cases: ## Run the faults that other systems' users met, each by its id
