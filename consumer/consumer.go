@@ -408,6 +408,7 @@ type entry struct {
 	outcome  deadletter.Outcome
 	decided  time.Time
 	expired  bool // it is gone from the log: only that is left to tell
+	suspect  bool // its copy was in a batch too large for its topic: it goes alone
 }
 
 func (p *partition) add(e *entry) {

@@ -197,26 +197,33 @@ func (c *Consumer) finish(e *entry, d policy.Decision, o deadletter.Outcome, now
 	e.p.lane.kick()
 }
 
-// dispatch starts calls while there are free slots, taking the targets in turn.
+// dispatch starts calls while there are free slots.
 func (c *Consumer) dispatch(now time.Time) {
-	if c.closing || len(c.order) == 0 {
-		return
-	}
-	for idle := 0; idle < len(c.order) && c.running < c.o.Concurrency; {
-		t := c.order[c.turn%len(c.order)]
-		c.turn++
-		if c.start(t, now) {
-			idle = 0
-		} else {
-			idle++
-		}
+	for e := c.next(now); e != nil; e = c.next(now) {
+		go c.work(e)
 	}
 }
 
-// start begins the next call of t that may begin, if any.
-func (c *Consumer) start(t *target, now time.Time) bool {
+// next prepares the next call, if there is one and a free slot for it. The
+// targets take turns.
+func (c *Consumer) next(now time.Time) *entry {
+	if c.closing || c.running >= c.o.Concurrency {
+		return nil
+	}
+	for range c.order {
+		t := c.order[c.turn%len(c.order)]
+		c.turn++
+		if e := c.start(t, now); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// start prepares the next call of t that may begin, if any.
+func (c *Consumer) start(t *target, now time.Time) *entry {
 	if t.running >= t.slots || t.stuck >= maxStuck || t.ask.After(now) {
-		return false
+		return nil
 	}
 	for range t.queue.len() {
 		e := t.queue.pop()
@@ -228,8 +235,8 @@ func (c *Consumer) start(t *target, now time.Time) bool {
 		switch d.Action {
 		case policy.Call:
 			t.ask = time.Time{}
-			c.call(e, d, now)
-			return true
+			c.begin(e, d, now)
+			return e
 		case policy.HoldBack:
 			t.queue.push(e)
 			// A probe takes a record that has not failed: ask for the others
@@ -237,7 +244,7 @@ func (c *Consumer) start(t *target, now time.Time) bool {
 			if next := t.breaker.NextProbe(); next.After(now) {
 				t.ask = next
 				c.arm(next)
-				return false
+				return nil
 			}
 		default:
 			c.settle(e, d, deadletter.Outcome{}, now)
@@ -247,7 +254,7 @@ func (c *Consumer) start(t *target, now time.Time) bool {
 		t.ask = now.Add(t.retryProbe())
 		c.arm(t.ask)
 	}
-	return false
+	return nil
 }
 
 // retryProbe is when to ask again for a target whose held records have all failed.
@@ -258,8 +265,8 @@ func (t *target) retryProbe() time.Duration {
 	return time.Second
 }
 
-// call hands e to its handler.
-func (c *Consumer) call(e *entry, d policy.Decision, now time.Time) {
+// begin takes a slot for the call of e.
+func (c *Consumer) begin(e *entry, d policy.Decision, now time.Time) {
 	t := e.target
 	e.state, e.started, e.decision = calling, now, d
 	e.slot = len(t.calls)
@@ -270,24 +277,36 @@ func (c *Consumer) call(e *entry, d policy.Decision, now time.Time) {
 	if at := time.UnixMilli(e.rec.NotBefore); e.rec.NotBefore > 0 {
 		c.m.lateness.Observe(now.Sub(at).Seconds())
 	}
-	go c.handle(e, t)
 }
 
-// handle runs one call. Whatever the handler does – answer, panic, exit its
-// goroutine, never return – concerns this record only.
-func (c *Consumer) handle(e *entry, t *target) {
+// work makes calls, one after the other, while there are any: who has answered
+// takes the next record himself.
+func (c *Consumer) work(e *entry) {
+	for e != nil {
+		e = c.handle(e)
+	}
+}
+
+// handle makes one call, and returns the next one to make. Whatever the handler
+// does – answer, panic, exit its goroutine, never return – concerns this record only.
+func (c *Consumer) handle(e *entry) (next *entry) {
+	t := e.target
 	ctx, cancel := context.WithTimeout(c.callCtx, t.Timeout)
-	defer cancel()
 	o := deadletter.Outcome{Class: deadletter.Suspect, Cause: "exited", Message: "the handler ended its goroutine"}
+	exited := true
 	defer func() {
 		cancel()
-		c.answer(e, t, o)
+		if next = c.answer(e, t, o); exited && next != nil {
+			go c.work(next) // this goroutine ends
+		}
 	}()
 	o = remedy.Call(ctx, t.handler, &e.rec)
+	exited = false
+	return nil // set by the deferred function
 }
 
-// answer takes a handler's outcome.
-func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) {
+// answer takes a handler's outcome, and returns the next call for whoever made this one.
+func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
@@ -304,6 +323,7 @@ func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) {
 	switch {
 	case e.p.dropped: // the record is somebody else's now
 		c.m.lateResults.Inc()
+		c.log.Warn("a handler's late result is thrown away: its partition has gone", "target", t.Name, "record", e.rec.ID, "origin", e.rec.Origin)
 	case ruling.Hold:
 		e.state = ready
 		t.queue.push(e)
@@ -314,7 +334,9 @@ func (c *Consumer) answer(e *entry, t *target, o deadletter.Outcome) {
 		c.takeBack(t)
 	}
 	t.ask = time.Time{}
+	next := c.next(now)
 	c.dispatch(now)
+	return next
 }
 
 func failure(class deadletter.Class) bool {

@@ -347,7 +347,7 @@ func (c *Consumer) drain(ps []*partition) {
 		p.lane.flush()
 	}
 	if !c.waitUntil(flushBound, func() bool {
-		return c.failed || !slices.ContainsFunc(ps, func(p *partition) bool { return p.open || p.tr != nil && len(p.done)+len(p.unseen) > 0 })
+		return c.failed || !slices.ContainsFunc(ps, func(p *partition) bool { return p.open || p.tr != nil && p.lane.pending(p, c.now()) })
 	}) {
 		c.log.Warn("the last results could not be committed in time; their records are done again")
 	}

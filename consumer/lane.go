@@ -24,11 +24,16 @@ type lane struct {
 	hot chan struct{} // there is work
 	now bool          // guarded by Consumer.mu: do not wait for the interval
 
-	fences []time.Time // when it was fenced lately
+	fences  []time.Time   // when it was fenced lately
+	backoff time.Duration // after the last failure
+	told    time.Time     // when a failure was last logged
+	untold  int           // failures since
+
+	refusals map[string]*refusal // topics that take no copies at present; guarded by Consumer.mu
 }
 
 func newLane(c *Consumer, n int) *lane {
-	return &lane{c: c, id: fmt.Sprintf("%s.%s.%d", c.o.Group, c.instance(), n), hot: make(chan struct{}, 1)}
+	return &lane{c: c, id: fmt.Sprintf("%s.%s.%d", c.o.Group, c.instance(), n), hot: make(chan struct{}, 1), refusals: map[string]*refusal{}}
 }
 
 // kick tells the loop that there is something to commit.
@@ -86,7 +91,10 @@ func (l *lane) run(ctx context.Context) {
 					return
 				}
 				l.kick()
-			} else if more {
+				continue
+			}
+			l.backoff = 0
+			if more {
 				l.flushSoon()
 			}
 		case <-idle.C:
@@ -131,6 +139,7 @@ type batch struct {
 	generation int32
 	parts      []*share
 	began      time.Time
+	alone      bool // one result
 	big        bool // one record larger than an ordinary batch: a producer with a raised cap
 }
 
@@ -178,25 +187,24 @@ func (l *lane) collect() (b *batch, more bool) {
 		if n := len(s.unseen); n > 0 {
 			seen = s.unseen[n-1].offset + 1
 		}
-		slices.SortFunc(p.done, func(a, b *entry) int { return cmp.Compare(a.offset, b.offset) })
-		offsets := make([]int64, 0, min(len(p.done), max(room, 0)))
-		for _, e := range p.done {
+		ready := l.ready(p, b.began)
+		offsets := make([]int64, 0, min(ready, max(room, 0)))
+		for _, e := range p.done[:ready] {
 			if len(offsets) >= room || bytes >= maxBatchBytes || p.kind == deadletter.Source && !e.expired && e.offset >= seen {
 				break
 			}
-			big := c.tooBig(e)
-			if big && (b.big || len(b.parts) > 0 || len(offsets) > 0) {
-				more = true // it goes alone, in a later transaction
-				break
+			alone := l.alone(e)
+			if alone && (len(b.parts) > 0 || len(offsets) > 0) {
+				break // in a later transaction
 			}
 			offsets = append(offsets, e.offset)
 			bytes += e.size
-			if big {
-				b.big = true
+			if alone {
+				b.alone, b.big = true, c.tooBig(e)
 				break
 			}
 		}
-		if len(offsets) < len(p.done) {
+		if len(offsets) < ready {
 			more = true
 		}
 		plan, n, err := p.tr.Plan(offsets, b.nonce, seen, p.tr.Committed().Seq+int64(len(s.unseen)), p.limit)
@@ -218,7 +226,7 @@ func (l *lane) collect() (b *batch, more bool) {
 		p.unseen = slices.Delete(p.unseen, 0, len(s.unseen))
 		p.open = true
 		b.parts = append(b.parts, s)
-		if b.big {
+		if b.alone {
 			break
 		}
 	}
@@ -226,6 +234,26 @@ func (l *lane) collect() (b *batch, more bool) {
 		return nil, false
 	}
 	return b, more
+}
+
+// ready brings p's results into offset order, those last whose topic takes no
+// copies at present, and returns the number of the others.
+func (l *lane) ready(p *partition, now time.Time) int {
+	slices.SortFunc(p.done, func(a, b *entry) int { return cmp.Compare(a.offset, b.offset) })
+	if len(l.refusals) == 0 {
+		return len(p.done)
+	}
+	var refused []*entry
+	kept := p.done[:0]
+	for _, e := range p.done {
+		if l.refuses(e, now) {
+			refused = append(refused, e)
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	p.done = append(kept, refused...)
+	return len(kept)
 }
 
 // restore gives a batch back: nothing of it happened. Results that are failures
@@ -260,6 +288,7 @@ func (l *lane) commitDone(b *batch) {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	l.accepted(b)
 	for _, s := range b.parts {
 		p := s.p
 		p.open = false
@@ -287,6 +316,7 @@ func (l *lane) commitDone(b *batch) {
 func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
 	c := l.c
 	var too *tooLargeError
+	var refused *refusedError
 	switch {
 	case ctx.Err() != nil:
 		return false
@@ -296,12 +326,12 @@ func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		c.fail(fmt.Errorf("no right to WRITE transactional id %q; grant it for the prefix %q and start again: %w", l.id, c.o.Group+".", err))
 		return false
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		c.fail(fmt.Errorf("no right to WRITE one of the topics of the worker; grant it and start again: %w", err))
-		return false
 	case errors.Is(err, kerr.GroupAuthorizationFailed):
 		c.fail(fmt.Errorf("no right to READ group %q; grant it and start again: %w", c.o.Group, err))
 		return false
+	case errors.As(err, &refused):
+		l.refuse(refused)
+		return true
 	case errors.As(err, &too):
 		l.block(too)
 		return true
@@ -309,8 +339,12 @@ func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
 		c.fail(c.fenced(err))
 		return false
 	}
-	c.log.Warn("a transaction failed and is done again", "lane", l.id, "error", err)
-	return sleep(ctx, 100*time.Millisecond) == nil
+	if l.untold++; c.now().Sub(l.told) >= refusalLog {
+		c.log.Warn("transactions failed and are done again", "lane", l.id, "times", l.untold, "error", err)
+		l.told, l.untold = c.now(), 0
+	}
+	l.backoff = min(max(2*l.backoff, 100*time.Millisecond), time.Second)
+	return l.rest(ctx, l.backoff) == nil
 }
 
 // fencedProducer reports whether err says that another producer has this lane's id.
@@ -326,22 +360,30 @@ func (l *lane) fencedAgain(now time.Time) bool {
 	return len(l.fences) >= 3
 }
 
-// block sets results aside whose copy the broker does not take. They stay open
-// holes, on a metric: a record is never cut to fit.
+// block sets a result aside whose copy the broker does not take. It stays an
+// open hole, on a metric: a record is never cut to fit. Of several that were
+// refused together, as the broker refuses whole batches, each is tried alone.
 func (l *lane) block(err *tooLargeError) {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := err.entry
+	if len(err.entries) > 1 {
+		for _, e := range err.entries {
+			e.suspect = true
+		}
+		return
+	}
+	e := err.entries[0]
 	if e.p.dropped {
 		return
 	}
 	if i := slices.Index(e.p.done, e); i >= 0 {
+		topic := c.copyTopic(e)
 		e.p.done = slices.Delete(e.p.done, i, i+1)
 		e.state = blocked
 		c.m.oversized.Inc()
 		c.log.Error("a copy does not fit its topic; the record stays open until max.message.bytes is raised and the worker restarted",
-			"record", e.rec.ID, "origin", e.rec.Origin, "topic", err.topic, "max_message_bytes", c.limitOf(err.topic))
+			"record", e.rec.ID, "origin", e.rec.Origin, "topic", topic, "max_message_bytes", c.limitOf(topic))
 	}
 }
 

@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,6 +25,7 @@ type metrics struct {
 	lost, regroups, ambiguous, oversized, expired prometheus.Counter
 	progressRefused, progressDeferred             prometheus.Counter
 	poison, retries, attempts, repaired, txns     *prometheus.CounterVec
+	produceFailures                               *prometheus.CounterVec
 	handler                                       *prometheus.HistogramVec
 	lateness, txnSeconds                          prometheus.Histogram
 	depth, age, holes, lag, unstable, state       *prometheus.Desc
@@ -52,6 +55,7 @@ func newMetrics(c *Consumer) *metrics {
 		attempts:         counters("recon_dlq_attempts_total", "Handler calls that ended, by target and class of outcome.", "target", "class"),
 		repaired:         counters("recon_dlq_repaired_records_total", "Records with something to repair while reading, by what.", "what"),
 		txns:             counters("recon_dlq_transactions_total", "Transactions (at-least-once: commits), by result.", "result"),
+		produceFailures:  counters("recon_dlq_produce_failures_total", "Records that a topic did not take: tried again, with nothing committed meanwhile.", "topic"),
 		lateResults:      counter("recon_dlq_late_results_total", "Handler results of partitions that had gone: thrown away."),
 		fetchErrors:      counter("recon_dlq_fetch_errors_total", "Errors while fetching."),
 		lost:             counter("recon_dlq_lost_partitions_total", "Partitions lost without having been handed over."),
@@ -83,6 +87,9 @@ func newMetrics(c *Consumer) *metrics {
 	for _, r := range []string{deadletter.ReasonAttemptsExhausted, deadletter.ReasonPermanent, deadletter.ReasonSLABreached, deadletter.ReasonMalformed, deadletter.ReasonManual} {
 		m.poison.WithLabelValues(r)
 	}
+	for _, topic := range append(slices.Collect(maps.Values(c.tiers)), c.o.Poison, c.o.Audit) {
+		m.produceFailures.WithLabelValues(topic)
+	}
 	for d := range c.tiers {
 		m.retries.WithLabelValues(policy.FormatDelay(d))
 	}
@@ -109,7 +116,7 @@ func (m *metrics) register(r Registerer) error {
 	}
 	var errs []error
 	for _, x := range []prometheus.Collector{
-		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.lateResults, m.fetchErrors, m.lost, m.regroups,
+		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.produceFailures, m.lateResults, m.fetchErrors, m.lost, m.regroups,
 		m.ambiguous, m.oversized, m.expired, m.progressRefused, m.progressDeferred, m.handler, m.lateness, m.txnSeconds, m,
 	} {
 		errs = append(errs, r.Register(x))

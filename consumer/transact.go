@@ -24,16 +24,14 @@ type producer struct {
 	big      bool // raised batch cap, for one large record at a time
 }
 
-// tooLargeError says that the broker does not take the copy of an entry.
+// tooLargeError says that the broker does not take copies: one that was sent
+// alone, or some of which at least one is too large.
 type tooLargeError struct {
-	entry *entry
-	topic string
-	err   error
+	entries []*entry // at least one
+	err     error
 }
 
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("the copy of %s does not fit topic %s: %v", e.entry.rec.Origin, e.topic, e.err)
-}
+func (e *tooLargeError) Error() string { return "a copy does not fit its topic: " + e.err.Error() }
 func (e *tooLargeError) Unwrap() error { return e.err }
 
 // errNotCommitted says that the transaction was aborted: nothing of it is visible.
@@ -205,25 +203,31 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// produce sends records and waits until all are acknowledged.
+// produce sends records and waits until all are acknowledged. What is the fault
+// of some copies only is a *tooLargeError or a *refusedError.
 func (l *lane) produce(ctx context.Context, records []output) error {
 	var mu sync.Mutex
-	var first error
+	var first error // that concerns all
+	var refused refusedError
+	var large tooLargeError
 	for i := range records {
 		out := &records[i]
 		l.pr.cl.Produce(ctx, &out.record, func(_ *kgo.Record, err error) {
 			if err == nil {
 				return
 			}
-			if out.entry != nil && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)) {
-				err = &tooLargeError{entry: out.entry, topic: out.record.Topic, err: err}
-			}
-			err = fmt.Errorf("to topic %s: %w", out.record.Topic, err)
+			err = fmt.Errorf("to topic %s: %w", out.record.Topic, explainWrite(out.record.Topic, err))
 			mu.Lock()
-			if first == nil || errors.Is(first, context.Canceled) {
+			defer mu.Unlock()
+			l.c.m.produceFailures.WithLabelValues(out.record.Topic).Inc()
+			switch {
+			case out.entry != nil && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)):
+				large.entries, large.err = append(large.entries, out.entry), err
+			case out.entry != nil && ofTopic(err):
+				refused.add(out.record.Topic, err)
+			case first == nil || errors.Is(first, context.Canceled):
 				first = err
 			}
-			mu.Unlock()
 		})
 	}
 	if err := l.pr.cl.Flush(ctx); err != nil {
@@ -231,8 +235,13 @@ func (l *lane) produce(ctx context.Context, records []output) error {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if first != nil {
+	switch {
+	case first != nil:
 		return fmt.Errorf("produce: %w", first)
+	case len(refused.topics) > 0:
+		return &refused
+	case len(large.entries) > 0:
+		return &large
 	}
 	return nil
 }

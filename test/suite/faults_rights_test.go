@@ -49,8 +49,10 @@ func (x *bench) permit(denied string, op kadm.ACLOperation) {
 	allow(id, kadm.NewACLs().TransactionalIDs(id), kadm.OpWrite, kadm.OpDescribe)
 }
 
-// A missing right ends the worker with a message of its own, and is not tried for ever.
-func TestAMissingRightEndsTheWorkerWithItsName(t *testing.T) {
+// A missing right ends the worker with a message of its own, and is not tried for
+// ever: but one to write a topic. Without it at the start no worker starts; taken
+// away later it holds up that topic's copies only, and is waited for.
+func TestAMissingRightIsNamedAndEndsTheWorkerOrIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := brokers.NewKafka(t, brokers.Options{Authorizer: true})
 	tier := func(n brokers.Names) string { return n.Tier(time.Second) }
@@ -64,9 +66,9 @@ func TestAMissingRightEndsTheWorkerWithItsName(t *testing.T) {
 		{"READ group", func(n brokers.Names) string { return n.Group }, kadm.OpRead, "no right to READ group"},
 		{"READ source", func(n brokers.Names) string { return n.Source }, kadm.OpRead, "no right to READ"},
 		{"READ tier", tier, kadm.OpRead, "no right to READ"},
-		{"WRITE tier", tier, kadm.OpWrite, "no right to WRITE"},
-		{"WRITE poison", func(n brokers.Names) string { return n.Poison }, kadm.OpWrite, "no right to WRITE"},
-		{"WRITE audit", func(n brokers.Names) string { return n.Audit }, kadm.OpWrite, "no right to WRITE"},
+		{"WRITE tier", tier, kadm.OpWrite, "no right to WRITE topic"},
+		{"WRITE poison", func(n brokers.Names) string { return n.Poison }, kadm.OpWrite, "no right to WRITE topic"},
+		{"WRITE audit", func(n brokers.Names) string { return n.Audit }, kadm.OpWrite, "no right to WRITE topic"},
 		{"WRITE transactional id", func(n brokers.Names) string { return n.Group + ".w1.0" }, kadm.OpWrite, "no right to WRITE transactional id"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,6 +78,20 @@ func TestAMissingRightEndsTheWorkerWithItsName(t *testing.T) {
 			x.sendN(100) // among them one for poison and some for the tier
 			p := x.launch(instance("w1"))
 			if c.want == "" {
+				x.eventually("all records are done", func() bool { return done(p) == 100 })
+				x.drained(p)
+				x.counted(nil)
+				return
+			}
+			if strings.HasPrefix(c.want, "no right to WRITE topic") {
+				on := c.on(x.names)
+				x.eventually("it is named and counted", func() bool {
+					return p.log.has(c.want) && p.log.has(on) && p.metric("recon_dlq_produce_failures_total", "topic", on) > 0
+				})
+				if on == x.names.Poison { // what has nothing to do with it goes on
+					p.is(99, "resolved_total")
+				}
+				x.permit("", kadm.OpUnknown)
 				x.eventually("all records are done", func() bool { return done(p) == 100 })
 				x.drained(p)
 				x.counted(nil)
