@@ -60,7 +60,11 @@ func NewNames(delays []time.Duration) Names {
 	if delays == nil {
 		delays = DefaultDelays
 	}
-	p := "t" + strings.ToLower(rand.Text()[:10])
+	return NamesOf("t"+strings.ToLower(rand.Text()[:10]), delays)
+}
+
+// NamesOf are the names that another process has made with NewNames.
+func NamesOf(p string, delays []time.Duration) Names {
 	return Names{
 		Prefix: p,
 		Source: p + ".dlq", Retry: p + ".dlq.retry.", Hold: p + ".dlq.hold.",
