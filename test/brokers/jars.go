@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// KafkaVersion is the Apache Kafka that the tests run on.
+// KafkaVersion is the Apache Kafka that the tests run on unless Options say otherwise.
 const KafkaVersion = "4.4.0"
 
 // minJava is what Apache Kafka 4 brokers need.
@@ -53,16 +53,16 @@ func findJava() (string, error) {
 	return path, nil
 }
 
-// jars returns the directory with the broker's jars. The first caller of a
-// user fetches them with Maven; others wait for it. The directory appears whole
-// or not at all.
-func jars() (string, error) {
+// jars returns the directory with the jars of a version of the broker. The first
+// caller of a user fetches them with Maven; others wait for it. The directory
+// appears whole or not at all.
+func jars(version string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = os.TempDir() // no home: a daemon's account, a bare container
 	}
 	cache = filepath.Join(cache, "recon-dlq")
-	libs := filepath.Join(cache, "kafka-"+KafkaVersion)
+	libs := filepath.Join(cache, "kafka-"+version)
 	if _, err := os.Stat(libs); err == nil {
 		return libs, nil
 	}
@@ -93,7 +93,7 @@ func jars() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
 	fresh := filepath.Join(partial, "libs")
-	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pomFile, "-Dkafka.version="+KafkaVersion,
+	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "-f", pomFile, "-Dkafka.version="+version,
 		"dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+fresh)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("apache kafka %w: fetch its jars with %s: %w: %s", ErrUnavailable, mvn, errors.Join(err, ctx.Err()), lastLines(string(out), 5))

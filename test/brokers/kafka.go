@@ -2,6 +2,7 @@ package brokers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -48,6 +49,11 @@ type Options struct {
 	// TransactionVersion is the feature level of transaction.version at format,
 	// 1 for the protocol before KIP-890; 0 leaves Kafka's default.
 	TransactionVersion int
+	// Version of Apache Kafka, 4.0.0 or later; empty is KafkaVersion.
+	Version string
+	// Doors is the number of listeners that every node has beside its own, each
+	// for a client that is to come over a proxy, see Kafka.Doors.
+	Doors int
 	// Properties are more server properties; they win over the harness's.
 	Properties map[string]string
 }
@@ -67,7 +73,16 @@ type Kafka struct {
 type node struct {
 	id    int
 	ports struct{ client, controller, admin int }
+	doors []Door
 	proc  *process
+}
+
+// Door is a listener of a node that sends its clients to another address: it
+// advertises that of a proxy, which the caller runs. So a client that comes
+// through a door stays on its own path to the cluster.
+type Door struct {
+	Proxy  string // host:port that clients are sent to; free until the caller listens
+	Listen string // host:port of the node itself
 }
 
 // NewKafka starts an Apache Kafka cluster for one test and removes it at the
@@ -96,11 +111,12 @@ func NewKafka(tb testing.TB, opts Options) *Kafka {
 // jars cannot be had. Call Stop at the end.
 func StartKafka(opts Options) (*Kafka, error) {
 	opts.Nodes = max(opts.Nodes, 1)
+	opts.Version = cmp.Or(opts.Version, KafkaVersion)
 	java, err := findJava()
 	if err != nil {
 		return nil, err
 	}
-	libs, err := jars()
+	libs, err := jars(opts.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +158,17 @@ func (k *Kafka) up() error {
 				return err
 			}
 		}
+		for range k.opts.Doors {
+			proxy, err := freePort()
+			if err != nil {
+				return err
+			}
+			listen, err := freePort()
+			if err != nil {
+				return err
+			}
+			n.doors = append(n.doors, Door{Proxy: loopback(proxy), Listen: loopback(listen)})
+		}
 		k.nodes = append(k.nodes, n)
 	}
 	for _, n := range k.nodes {
@@ -169,6 +196,18 @@ func (k *Kafka) Addrs() []string {
 		addrs[i] = loopback(n.ports.client)
 	}
 	return addrs
+}
+
+// Version is the version of Apache Kafka that runs.
+func (k *Kafka) Version() string { return k.opts.Version }
+
+// Doors are door number i, from 0, of all nodes, in the order of Addrs.
+func (k *Kafka) Doors(i int) []Door {
+	doors := make([]Door, len(k.nodes))
+	for j, n := range k.nodes {
+		doors[j] = n.doors[i]
+	}
+	return doors
 }
 
 // Opts connect a client, without authentication.
@@ -327,6 +366,7 @@ func (k *Kafka) properties(n *node) map[string]string {
 		"listeners":                        client + ",CONTROLLER://" + loopback(n.ports.controller),
 		"advertised.listeners":             client,
 		"controller.listener.names":        "CONTROLLER",
+		"listener.security.protocol.map":   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"inter.broker.listener.name":       "PLAINTEXT",
 		"log.dirs":                         filepath.Join(k.dir, fmt.Sprintf("data-%d", n.id)),
 		"auto.create.topics.enable":        "false",
@@ -369,6 +409,12 @@ func (k *Kafka) properties(n *node) map[string]string {
 		p["listener.name.controller.plain.sasl.jaas.config"] = login
 		p["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 		p["super.users"] = "User:" + adminUser
+	}
+	for i, door := range n.doors {
+		name := fmt.Sprintf("DOOR%d", i)
+		p["listeners"] += fmt.Sprintf(",%s://%s", name, door.Listen)
+		p["advertised.listeners"] += fmt.Sprintf(",%s://%s", name, door.Proxy)
+		p["listener.security.protocol.map"] += "," + name + ":PLAINTEXT"
 	}
 	maps.Copy(p, k.opts.Properties)
 	return p

@@ -109,7 +109,7 @@ func TestWhatIsMissingIsNamedWithItsPackage(t *testing.T) {
 		t.Setenv("PATH", empty)
 		t.Setenv("XDG_CACHE_HOME", t.TempDir())
 		t.Setenv("HOME", t.TempDir())
-		if _, err := jars(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "apt-get install maven") {
+		if _, err := jars(KafkaVersion); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "apt-get install maven") {
 			t.Errorf("without maven: %v, want ErrUnavailable that names maven", err)
 		}
 	})
@@ -120,7 +120,7 @@ func TestWhatIsMissingIsNamedWithItsPackage(t *testing.T) {
 		t.Setenv("PATH", bin+":/bin:/usr/bin")
 		t.Setenv("XDG_CACHE_HOME", cache)
 		t.Setenv("HOME", cache)
-		if _, err := jars(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "Could not transfer artifact") {
+		if _, err := jars(KafkaVersion); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "Could not transfer artifact") {
 			t.Errorf("when maven fails: %v, want ErrUnavailable with what it says", err)
 		}
 		left, _ := filepath.Glob(filepath.Join(cache, "*", "*"))

@@ -25,7 +25,7 @@ import (
 // run makes one run on a fresh cluster and says what it found. Everything it
 // starts has ended when it returns.
 func run(ctx context.Context, kafka *brokers.Kafka, o options, progress io.Writer) *result {
-	r := &result{Seed: o.seed, Workers: o.workers, Nodes: o.nodes, Kafka: brokers.KafkaVersion, Delivery: string(o.delivery)}
+	r := &result{Seed: o.seed, Workers: o.workers, Static: o.static, Nodes: o.nodes, Kafka: kafka.Version(), TransactionVersion: o.txn, Delivery: string(o.delivery)}
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "recon-dlq-chaos-")
 	if err != nil {
@@ -69,6 +69,17 @@ type arena struct {
 	tasks   sync.WaitGroup          // producer, follower, disk watch, faults
 	blows   sync.WaitGroup          // faults that are at work
 	began   time.Time               // of producing
+	nodes   sync.Mutex              // held by the fault that is at work on a node: one at a time
+
+	mu      sync.Mutex
+	history []struck // guarded by mu; complete once blows are over
+}
+
+// struck is a fault that happened.
+type struck struct {
+	fault    fault
+	victim   string
+	from, to time.Time // to is when it was healed
 }
 
 func (x *arena) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
@@ -108,16 +119,28 @@ func (x *arena) setUp(ctx context.Context) (err error) {
 		return err
 	}
 	for n := 1; n <= x.o.workers; n++ {
-		w, err := newWorker(x.dir, x.binary, n, x.kafka.Addrs(), x.url, x.o)
+		addrs, way := x.kafka.Addrs(), (*path)(nil)
+		if x.o.length > 0 { // some faults need a way that can be cut
+			doors := x.kafka.Doors(n - 1)
+			if way, err = newPath(doors); err != nil {
+				return err
+			}
+			for i, door := range doors {
+				addrs[i] = door.Proxy
+			}
+		}
+		w, err := newWorker(x.dir, x.binary, n, addrs, x.url, x.o)
 		if err != nil {
 			return err
 		}
+		w.path = way
 		w.ended = func(w *worker, how string) {
 			x.cancel(fmt.Errorf("worker %s ended by itself (%s): see %s", w.name, how, w.log))
 		}
 		x.workers = append(x.workers, w)
 	}
-	cmd := exec.CommandContext(ctx, x.binary, "topics", "apply", "--config", x.workers[0].config)
+	w := x.workers[0]
+	cmd := exec.CommandContext(ctx, x.binary, "topics", "apply", "--config", w.config)
 	cmd.Env = environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("topics apply: %w: %s", err, out)
@@ -139,7 +162,8 @@ func (x *arena) work(ctx context.Context) error {
 			return err
 		}
 	}
-	todo := plan(rand.New(rand.NewPCG(x.o.seed, 0)), killed, x.o.kills, len(x.workers), x.o.records)
+	todo := x.plan()
+	blows := len(todo)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	report := time.NewTicker(5 * time.Second)
@@ -152,10 +176,10 @@ func (x *arena) work(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-report.C:
 			x.say("%5.0fs  %d of %d records have their end, %d escalated, %d of %d faults begun",
-				time.Since(x.began).Seconds(), last.ended, x.o.records, last.escalated, x.o.kills-len(todo), x.o.kills)
+				time.Since(x.began).Seconds(), last.ended, x.o.records, last.escalated, blows-len(todo), blows)
 		case <-tick.C:
 			s := x.trail.standing()
-			for len(todo) > 0 && todo[0].at <= s.effects {
+			for len(todo) > 0 && todo[0].at <= s.effects && todo[0].after <= time.Since(x.began) {
 				x.strike(ctx, todo[0])
 				todo = todo[1:]
 			}
@@ -171,9 +195,9 @@ func (x *arena) work(ctx context.Context) error {
 				continue
 			}
 			x.r.Settled = time.Since(x.began)
-			x.r.LongestStall, x.r.StalledAt = s.stall.took, s.stall.from.Sub(x.began)
 			x.r.PerSecond = float64(x.o.records) / x.r.Settled.Seconds()
 			x.blows.Wait() // the last may still have to heal
+			x.tell(s.stall)
 			return context.Cause(ctx)
 		}
 	}
@@ -188,7 +212,17 @@ func (x *arena) task(f func() error) {
 	})
 }
 
-// strike lets a blow happen, after those on the same worker that came before.
+// plan says which faults will happen.
+func (x *arena) plan() []blow {
+	rng := rand.New(rand.NewPCG(x.o.seed, 0))
+	if x.o.length > 0 {
+		return planByTime(rng, x.o.length, len(x.workers), x.o.nodes)
+	}
+	return planByEffects(rng, killed, x.o.kills, len(x.workers), x.o.records)
+}
+
+// strike lets a blow happen as soon as it has a victim that nothing else is
+// happening to.
 func (x *arena) strike(ctx context.Context, b blow) {
 	x.blows.Add(1)
 	x.task(func() error {
@@ -196,18 +230,94 @@ func (x *arena) strike(ctx context.Context, b blow) {
 		if err := rest(ctx, b.delay); err != nil {
 			return err
 		}
-		w := x.workers[b.worker]
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		x.say("%5.0fs  %s %s, back in %s", time.Since(x.began).Seconds(), b.fault.name, w.name, b.pause.Round(time.Millisecond))
-		if err := b.fault.strike(ctx, w, b.pause); err != nil {
-			return fmt.Errorf("%s %s: %w", b.fault.name, w.name, err)
+		var hurt func() error
+		s := struck{fault: b.fault}
+		if b.fault.node != nil {
+			x.nodes.Lock()
+			defer x.nodes.Unlock()
+			s.victim = fmt.Sprintf("node %d", b.victim+1)
+			hurt = func() error {
+				if err := b.fault.node(ctx, x.kafka, b.victim+1, b.pause); err != nil {
+					return err
+				}
+				return x.replicated(ctx)
+			}
+		} else {
+			w := x.free(b.victim)
+			defer w.mu.Unlock()
+			s.victim = w.name
+			hurt = func() error { return b.fault.worker(ctx, w, b.pause) }
 		}
-		x.trail.mu.Lock()
-		x.r.Kills++
-		x.trail.mu.Unlock()
+		s.from = time.Now()
+		if x.o.length > 0 && s.from.Sub(x.began) > x.o.length || ctx.Err() != nil {
+			return nil // it came too late
+		}
+		x.say("%5.0fs  %s %s for %s", s.from.Sub(x.began).Seconds(), s.fault.name, s.victim, b.pause.Round(time.Millisecond))
+		if err := hurt(); err != nil {
+			return fmt.Errorf("%s %s: %w", s.fault.name, s.victim, err)
+		}
+		s.to = time.Now()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.history = append(x.history, s)
 		return nil
 	})
+}
+
+// free returns a worker, locked: the nth, or one after it if a fault is at work there.
+func (x *arena) free(n int) *worker {
+	for i := range x.workers {
+		if w := x.workers[(n+i)%len(x.workers)]; w.mu.TryLock() {
+			return w
+		}
+	}
+	w := x.workers[n]
+	w.mu.Lock()
+	return w
+}
+
+// replicated waits until every replica of every partition is in sync again.
+func (x *arena) replicated(ctx context.Context) error {
+	cl, err := kgo.NewClient(append(x.kafka.Opts(), kgo.MetadataMinAge(100*time.Millisecond))...)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	for {
+		meta, err := adm.Metadata(ctx)
+		behind := err != nil
+		meta.Topics.EachPartition(func(p kadm.PartitionDetail) {
+			behind = behind || p.Err != nil || len(p.ISR) < len(p.Replicas)
+		})
+		if !behind {
+			return nil
+		}
+		if err := rest(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// tell says what happened, and what was happening in the longest stall.
+func (x *arena) tell(longest stall) {
+	r := x.r
+	r.Struck = make(map[string]int)
+	r.LongestStall, r.StalledAt = longest.took, longest.from.Sub(x.began)
+	for _, s := range x.history {
+		r.Struck[s.fault.name]++
+		if s.from.Before(longest.from.Add(longest.took)) && s.to.After(longest.from) {
+			r.StalledBy = append(r.StalledBy, fmt.Sprintf("%s %s from %s to %s", s.fault.name, s.victim,
+				s.from.Sub(x.began).Round(100*time.Millisecond), s.to.Sub(x.began).Round(100*time.Millisecond)))
+		}
+	}
+	r.Met = make(map[string]int)
+	for _, w := range x.workers {
+		if err := errorsMet(w.log, r.Met); err != nil {
+			r.fault("%v", err)
+		}
+		r.LongestStop = max(r.LongestStop, w.longestStop)
+	}
 }
 
 // watchDisk ends the run when the cluster holds too much.
@@ -285,6 +395,9 @@ func (x *arena) count(ctx context.Context) error {
 func (x *arena) clear() {
 	for _, w := range x.workers {
 		w.end()
+		if w.path != nil {
+			w.path.shut()
+		}
 	}
 	if x.target != nil {
 		x.target.kill()

@@ -28,7 +28,7 @@ func TestNothingIsLostOrDoubledWhenWorkersAreKilled(t *testing.T) {
 	for _, f := range r.Faults {
 		t.Error(f)
 	}
-	if r.Kills != 2 {
-		t.Errorf("%d kills, want 2", r.Kills)
+	if r.Struck[killed.name] != 2 {
+		t.Errorf("%d kills, want 2", r.Struck[killed.name])
 	}
 }

@@ -1,24 +1,29 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"math/rand/v2"
-	"slices"
+	"errors"
+	"fmt"
+	"syscall"
 	"time"
+
+	"github.com/recon-dlq/recon-dlq/test/brokers"
 )
 
-// fault is one way to hurt a worker. Another one – stopped and continued, asked
-// to end, cut off from the broker – is another value of this type.
+// fault is one way to hurt a worker or a node of the cluster. Another one is
+// another value of this type.
 type fault struct {
-	name string
-	// strike hurts the worker for the length of pause and heals it again. It has
-	// the worker for itself.
-	strike func(ctx context.Context, w *worker, pause time.Duration) error
+	name        string
+	weight      int           // how often it comes, against the others of a plan
+	least, most time.Duration // how long it lasts
+	// One of these hurts its victim for the length of pause and heals it again,
+	// also when ctx ends. It has the victim for itself.
+	worker func(ctx context.Context, w *worker, pause time.Duration) error
+	node   func(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error
 }
 
 // killed is kill -9 and, after the pause, a new process.
-var killed = fault{name: "kill -9", strike: func(ctx context.Context, w *worker, pause time.Duration) error {
+var killed = fault{name: "kill -9", weight: 4, most: 3 * time.Second, worker: func(ctx context.Context, w *worker, pause time.Duration) error {
 	w.proc.kill()
 	if err := rest(ctx, pause); err != nil {
 		return err
@@ -26,37 +31,87 @@ var killed = fault{name: "kill -9", strike: func(ctx context.Context, w *worker,
 	return w.start()
 }}
 
-// blow is one fault that will happen.
-type blow struct {
-	fault  fault
-	worker int           // index
-	at     int           // once so many effects are visible
-	delay  time.Duration // and so much later: not always right after a commit
-	pause  time.Duration // how long it lasts
+// workerFaults is what happens to workers. Those that are stopped or cut off
+// for long pass their session (10 s) and transaction timeout (10 s) and a scan
+// of the coordinator (10 s): they come back as zombies.
+var workerFaults = []fault{
+	killed,
+	{name: "terminate", weight: 3, most: 3 * time.Second, worker: terminated},
+	{name: "stop", weight: 3, least: 100 * time.Millisecond, most: 5 * time.Second, worker: stopped},
+	{name: "stop, zombie", weight: 2, least: 12 * time.Second, most: 30 * time.Second, worker: stopped},
+	{name: "cut off", weight: 3, least: 500 * time.Millisecond, most: 8 * time.Second, worker: cutOff(true, true)},
+	{name: "cut off, zombie", weight: 1, least: 12 * time.Second, most: 30 * time.Second, worker: cutOff(true, true)},
+	{name: "answers lost", weight: 3, least: 200 * time.Millisecond, most: 6 * time.Second, worker: cutOff(false, true)},
+	{name: "connections reset", weight: 3, least: 10 * time.Millisecond, most: 500 * time.Millisecond, worker: reset},
+	{name: "connections refused", weight: 2, least: 100 * time.Millisecond, most: 5 * time.Second, worker: refused},
 }
 
-// Bounds of the random times of a blow.
-const (
-	maxDelay = 500 * time.Millisecond
-	maxPause = 3 * time.Second
-)
+// nodeFaults is what happens to nodes, one at a time, where topics have replicas.
+var nodeFaults = []fault{
+	{name: "node kill -9", weight: 3, most: 5 * time.Second, node: nodeKilled},
+	{name: "node stop", weight: 3, least: 500 * time.Millisecond, most: 15 * time.Second, node: nodeStopped},
+}
 
-// plan makes n blows at random moments of a run that will have at least so many effects.
-// A moment is a count of effects and not a time, so that they are spread over
-// the run however fast the machine is. The same generator gives the same plan.
-func plan(rng *rand.Rand, f fault, n, workers, effects int) []blow {
-	blows := make([]blow, n)
-	for i := range blows {
-		blows[i] = blow{
-			fault:  f,
-			worker: rng.IntN(workers),
-			at:     rng.IntN(effects*9/10 + 1),
-			delay:  time.Duration(rng.Int64N(int64(maxDelay))),
-			pause:  time.Duration(rng.Int64N(int64(maxPause))),
-		}
+// terminated is SIGTERM, which must end the process in order and in time, and
+// after the pause a new process.
+func terminated(ctx context.Context, w *worker, pause time.Duration) error {
+	if err := w.terminate(); err != nil {
+		return err
 	}
-	slices.SortStableFunc(blows, func(a, b blow) int { return cmp.Compare(a.at, b.at) })
-	return blows
+	if err := rest(ctx, pause); err != nil {
+		return err
+	}
+	return w.start()
+}
+
+// stopped is SIGSTOP and, after the pause, SIGCONT.
+func stopped(ctx context.Context, w *worker, pause time.Duration) error {
+	if err := w.proc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := rest(ctx, pause)
+	return errors.Join(err, w.proc.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// cutOff lets nothing pass to the cluster, or from it. Connections stay as they
+// are and new ones are accepted; when it is over they close, for what they lost
+// is not made up for. If only answers are lost, requests have their effect and
+// the worker cannot know.
+func cutOff(requests, answers bool) func(context.Context, *worker, time.Duration) error {
+	return func(ctx context.Context, w *worker, pause time.Duration) error {
+		return w.path.with(ctx, "timeout", requests, answers, pause)
+	}
+}
+
+// reset closes connections once something comes over them, new ones with a TCP reset.
+func reset(ctx context.Context, w *worker, pause time.Duration) error {
+	return w.path.with(ctx, "reset_peer", true, true, pause)
+}
+
+// refused closes all connections at once and refuses new ones.
+func refused(ctx context.Context, w *worker, pause time.Duration) error {
+	w.path.shut()
+	err := rest(ctx, pause)
+	return errors.Join(err, w.path.open())
+}
+
+func nodeKilled(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error {
+	k.Kill(node)
+	if err := rest(ctx, pause); err != nil {
+		return err
+	}
+	if err := k.Start(node); err != nil {
+		return err
+	}
+	return k.Ready(ctx)
+}
+
+func nodeStopped(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error {
+	if err := k.Pause(node); err != nil {
+		return fmt.Errorf("stop node %d: %w", node, err)
+	}
+	err := rest(ctx, pause)
+	return errors.Join(err, k.Continue(node))
 }
 
 // rest waits for d, or returns why ctx ended.

@@ -2,15 +2,19 @@
 // moments while they work, then everything that is in the topics is counted.
 //
 //	go run ./test/chaos -records 100000 -kills 10
+//	go run ./test/chaos -for 10m -nodes 3
 //
 // It starts a Kafka cluster, an HTTP target in a process of its own and worker
 // processes of the real binary; a third of the records fail once, one in a
-// hundred for ever. It exits with 1 if anything is lost, doubled, called early,
+// hundred for ever. With -for workers are killed, terminated, stopped past all
+// their timeouts and cut off from the cluster, and with three nodes those are
+// killed and stopped too. It exits with 1 if anything is lost, doubled, called early,
 // stands still or does not stop in order, and then keeps all logs. Everything it
 // has started ends with it, whatever ends it.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +58,7 @@ func chaosMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not done after %s (-timeout)", o.timeout))
 	defer cancel()
-	kafka, err := brokers.StartKafka(brokers.Options{Nodes: o.nodes})
+	kafka, err := brokers.StartKafka(o.cluster())
 	if err != nil {
 		fmt.Fprintf(stderr, "chaos: %v\n", err)
 		return 1
@@ -78,9 +82,12 @@ func chaosMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 type options struct {
 	records  int
 	kills    int
+	length   time.Duration // of all kinds of faults, in place of kills at counts of effects
 	workers  int
 	nodes    int
-	static   bool // workers have an instance name: a restarted one takes over at once
+	kafka    string // version
+	txn      int    // transaction.version; 0: Kafka's default
+	static   bool   // workers have an instance name: a restarted one takes over at once
 	delivery config.Delivery
 	rate     int // records a second that are produced; 0: as fast as it goes
 	seed     uint64
@@ -92,6 +99,18 @@ type options struct {
 	output   string
 }
 
+// cluster is what a run with these options needs.
+func (o options) cluster() brokers.Options {
+	b := brokers.Options{Nodes: o.nodes, Version: o.kafka, TransactionVersion: o.txn}
+	if o.length > 0 {
+		b.Doors = o.workers
+	}
+	return b
+}
+
+// defaultRate keeps a long run within a machine that is not fast, and its disk.
+const defaultRate = 500
+
 // maxRecords keeps the run within memory and disk of an ordinary machine.
 const maxRecords = 5_000_000
 
@@ -101,16 +120,19 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.SetOutput(stderr)
 	f.IntVar(&o.records, "records", 100_000, "source `records`")
 	f.IntVar(&o.kills, "kills", 10, "workers killed (-9) and started again")
-	f.IntVar(&o.workers, "workers", 2, "worker processes")
+	f.DurationVar(&o.length, "for", 0, "in place of -records and -kills: faults of all kinds for so long, while -rate records a second are produced")
+	f.IntVar(&o.workers, "workers", 0, "worker processes (default 2; 3 with -for)")
 	f.IntVar(&o.nodes, "nodes", 1, "Kafka nodes; from 3 on everything is replicated")
+	f.StringVar(&o.kafka, "kafka", brokers.KafkaVersion, "version of Apache Kafka")
+	f.IntVar(&o.txn, "txn", 0, "transaction.version of the cluster, 1 or 2; 0: Kafka's default")
 	f.BoolVar(&o.static, "static", true, "workers are static members, with stable transactional ids")
 	f.StringVar((*string)(&o.delivery), "delivery", string(o.delivery), "exactly-once or at-least-once")
-	f.IntVar(&o.rate, "rate", 0, "records produced a second; 0: as fast as it goes")
+	f.IntVar(&o.rate, "rate", 0, "records produced a second; 0: as fast as it goes, and with -for 500")
 	f.Uint64Var(&o.seed, "seed", 0, "of the random moments; 0: another one each time")
 	f.BoolVar(&o.race, "race", false, "build the worker with the race detector")
 	f.BoolVar(&o.keep, "keep", false, "keep the logs, also when there is no fault")
-	f.DurationVar(&o.stall, "stall", time.Minute, "give up after so long without progress")
-	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "give up after so long")
+	f.DurationVar(&o.stall, "stall", 0, "give up after so long without progress (default 1m; 2m with -for)")
+	f.DurationVar(&o.timeout, "timeout", 0, "give up after so long (default 10m, and -for on top)")
 	f.Int64Var(&o.disk, "disk", 4<<30, "give up when the cluster holds so many `bytes`")
 	f.StringVar(&o.output, "o", "text", "output: text or json")
 	if err := f.Parse(args); err != nil {
@@ -119,9 +141,21 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.seed == 0 {
 		o.seed = rand.Uint64()
 	}
+	workers, stall := 2, time.Minute
+	if o.length > 0 {
+		workers, stall = 3, 2*time.Minute
+		o.rate = cmp.Or(o.rate, defaultRate)
+		o.records = int(o.length.Seconds() * float64(o.rate))
+	}
+	o.workers, o.stall = cmp.Or(o.workers, workers), cmp.Or(o.stall, stall)
+	o.timeout = cmp.Or(o.timeout, o.length+10*time.Minute)
 	switch {
 	case f.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.length < 0 || o.length > 24*time.Hour:
+		return o, fmt.Errorf("-for %s: must be between 0 and 24h", o.length)
+	case o.txn < 0 || o.txn > 2:
+		return o, fmt.Errorf("-txn %d: must be 0, 1 or 2", o.txn)
 	case o.records < 1 || o.records > maxRecords:
 		return o, fmt.Errorf("-records %d: must be between 1 and %d", o.records, maxRecords)
 	case o.kills < 0 || o.kills > 1000:

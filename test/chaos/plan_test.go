@@ -11,11 +11,11 @@ import (
 func TestTheSameSeedGivesTheSamePlan(t *testing.T) {
 	type when struct{ worker, at int }
 	moments := func(seed uint64) (ms []when) {
-		for _, b := range plan(rand.New(rand.NewPCG(seed, 0)), killed, 50, 3, 1000) {
-			if b.worker < 0 || b.worker >= 3 || b.at < 0 || b.at > 900 || b.delay < 0 || b.delay >= maxDelay || b.pause < 0 || b.pause >= maxPause {
+		for _, b := range planByEffects(rand.New(rand.NewPCG(seed, 0)), killed, 50, 3, 1000) {
+			if b.victim < 0 || b.victim >= 3 || b.at < 0 || b.at > 900 || b.delay < 0 || b.delay >= maxDelay || b.pause < 0 || b.pause >= killed.most {
 				t.Errorf("a blow is out of bounds: %+v", b)
 			}
-			ms = append(ms, when{b.worker, b.at})
+			ms = append(ms, when{b.victim, b.at})
 		}
 		return ms
 	}
@@ -32,7 +32,7 @@ func TestTheSameSeedGivesTheSamePlan(t *testing.T) {
 }
 
 func TestFlagsOutOfBoundsAreRefusedByName(t *testing.T) {
-	for _, args := range []string{"-records 0", "-records 9999999999", "-kills -1", "-workers 0", "-nodes 9", "-rate -1", "-stall 0s", "-delivery twice", "-o yaml", "extra"} {
+	for _, args := range []string{"-records 0", "-records 9999999999", "-kills -1", "-workers -1", "-nodes 9", "-rate -1", "-stall -1s", "-for -1s", "-txn 3", "-delivery twice", "-o yaml", "extra"} {
 		_, err := parse(strings.Fields(args), io.Discard)
 		if name := strings.Fields(args)[0]; err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, want an error that names %s", args, err, name)

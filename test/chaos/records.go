@@ -133,7 +133,10 @@ func produce(ctx context.Context, opts []kgo.Opt, o options) error {
 		return fmt.Errorf("make a producer: %w", err)
 	}
 	defer cl.Close()
-	const chunk = 500
+	chunk := 500
+	if o.rate > 0 {
+		chunk = min(chunk, max(o.rate/10, 1))
+	}
 	for from := 0; from < o.records; from += chunk {
 		began := time.Now()
 		records := make([]*kgo.Record, 0, chunk)

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -14,7 +16,9 @@ type result struct {
 	Retried   int `json:"retried"`
 	Poisoned  int `json:"poisoned"`
 	Escalated int `json:"escalated"`
-	Kills     int `json:"kills"`
+
+	Struck map[string]int `json:"struck"`     // faults that were made, by kind
+	Met    map[string]int `json:"errors_met"` // lines of the workers' logs, by the Kafka error code they name
 
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
@@ -25,18 +29,22 @@ type result struct {
 
 	LongestStall time.Duration `json:"longest_stall_ns"` // without a new visible effect
 	StalledAt    time.Duration `json:"stalled_at_ns"`    // when that began, from the first record produced
+	StalledBy    []string      `json:"stalled_by"`       // faults at work meanwhile
+	LongestStop  time.Duration `json:"longest_stop_ns"`  // from SIGTERM to the end of a worker
 	Lateness     time.Duration `json:"lateness_ns"`      // the longest from a not-before to its call, kills included
 	Settled      time.Duration `json:"settled_ns"`       // from the first record produced until all was done
 	PerSecond    float64       `json:"records_per_second"`
 	Wall         time.Duration `json:"wall_ns"` // of everything, the cluster's start left out
 
-	Seed     uint64   `json:"seed"` // of the random moments
-	Workers  int      `json:"workers"`
-	Nodes    int      `json:"nodes"`
-	Kafka    string   `json:"kafka"`
-	Delivery string   `json:"delivery"`
-	Faults   []string `json:"faults,omitempty"` // empty: the promise was kept
-	Kept     string   `json:"kept,omitempty"`   // directory of the logs, after a fault or on request
+	Seed               uint64   `json:"seed"` // of the random moments
+	Workers            int      `json:"workers"`
+	Nodes              int      `json:"nodes"`
+	Kafka              string   `json:"kafka"`
+	Delivery           string   `json:"delivery"`
+	Static             bool     `json:"static"`              // workers have an instance name
+	TransactionVersion int      `json:"transaction_version"` // 0: Kafka's default
+	Faults             []string `json:"faults,omitempty"`    // empty: the promise was kept
+	Kept               string   `json:"kept,omitempty"`      // directory of the logs, after a fault or on request
 }
 
 func (r *result) fault(format string, args ...any) {
@@ -54,21 +62,40 @@ func (r *result) print(w io.Writer, output string) error {
 	line("retried", r.Retried)
 	line("poisoned", r.Poisoned)
 	line("escalated", r.Escalated)
-	line("kills", r.Kills)
 	line("lost", r.Lost)
 	line("doubled", r.Doubled)
 	line("early", r.Early)
 	line("handler calls", r.Calls)
 	line("handlers run again", r.RunAgain)
+	line("longest stop", r.LongestStop.Round(time.Millisecond))
 	line("longest stall", fmt.Sprintf("%s, at %s", r.LongestStall.Round(time.Millisecond), r.StalledAt.Round(time.Millisecond)))
 	line("latest call after due", r.Lateness.Round(time.Millisecond))
 	line("until settled", r.Settled.Round(time.Millisecond))
 	line("records/s", fmt.Sprintf("%.0f", r.PerSecond))
 	line("wall time", r.Wall.Round(time.Millisecond))
+	total := 0
+	for _, kind := range slices.Sorted(maps.Keys(r.Struck)) {
+		total += r.Struck[kind]
+		line("fault: "+kind, r.Struck[kind])
+	}
+	line("faults", total)
+	for _, name := range slices.Sorted(maps.Keys(r.Met)) {
+		line("met: "+name, r.Met[name])
+	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "Apache Kafka %s, nodes %d, workers %d, %s, -seed %d\n", r.Kafka, r.Nodes, r.Workers, r.Delivery, r.Seed)
+	for _, s := range r.StalledBy {
+		fmt.Fprintf(w, "in the longest stall: %s\n", s)
+	}
+	members, protocol := "dynamic", ""
+	if r.Static {
+		members = "static"
+	}
+	if r.TransactionVersion > 0 {
+		protocol = fmt.Sprintf(", transaction.version %d", r.TransactionVersion)
+	}
+	fmt.Fprintf(w, "Apache Kafka %s, nodes %d, %d %s workers, %s%s, -seed %d\n", r.Kafka, r.Nodes, r.Workers, members, r.Delivery, protocol, r.Seed)
 	for _, f := range r.Faults {
 		fmt.Fprintf(w, "FAULT: %s\n", f)
 	}

@@ -37,10 +37,12 @@ type worker struct {
 	config  string                      // file
 	log     string                      // file
 	metrics string                      // host:port
+	path    *path                       // to the cluster; nil if it is a straight one
 	ended   func(w *worker, how string) // called when a process ends that nobody ended
 
-	mu   sync.Mutex // held by the fault that is at work, and to stop
-	proc *child     // the last process; guarded by mu
+	mu          sync.Mutex    // held by the fault that is at work, and to stop
+	proc        *child        // the last process; guarded by mu
+	longestStop time.Duration // from SIGTERM to the end; guarded by mu
 }
 
 // newWorker writes the configuration of worker number n.
@@ -100,9 +102,16 @@ func (w *worker) start() error {
 func (w *worker) stop() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.terminate()
+}
+
+// terminate is stop for a caller that holds mu.
+func (w *worker) terminate() error {
+	began := time.Now()
 	if err := w.proc.terminate(grace); err != nil {
-		return fmt.Errorf("worker %s did not stop in order: %w", w.name, err)
+		return fmt.Errorf("worker %s did not stop in order: %w: see %s", w.name, err, w.log)
 	}
+	w.longestStop = max(w.longestStop, time.Since(began))
 	return nil
 }
 
