@@ -228,4 +228,3 @@ func TestC038_ARecordStampedInTheFutureIsNeitherYoungNorDoneTwice(t *testing.T) 
 	}
 	x.check(true)
 }
-
