@@ -18,6 +18,9 @@ DEMO_FLAGS ?=
 FUZZTIME   ?= 30s
 RECORDS    ?= 100000
 KILLS      ?= 10
+FOR        ?=
+NODES      ?= 1
+CHAOS_FLAGS ?=
 SEEDS      ?= 200
 SEED       ?= 1
 SIM_FLAGS  ?=
@@ -93,8 +96,8 @@ cases: ## Run the faults that other systems' users met, each by its id
 	$(GO) test -count=1 -run 'TestC[0-9]{3}' ./...
 
 .PHONY: chaos
-chaos: deps ## Kill workers on Apache Kafka, then count the invariants (RECORDS=100000 KILLS=10)
-	$(GO) run ./test/chaos -records $(RECORDS) -kills $(KILLS)
+chaos: deps ## Hurt workers on Apache Kafka, then count the invariants (RECORDS=100000 KILLS=10, or FOR=10m; NODES=1|3 CHAOS_FLAGS=-help)
+	$(GO) run ./test/chaos $(if $(FOR),-for $(FOR),-records $(RECORDS) -kills $(KILLS)) -nodes $(NODES) $(CHAOS_FLAGS)
 
 $(GOLANGCI):
 	@echo "building golangci-lint $(GOLANGCI_VERSION), once (a minute or two)"

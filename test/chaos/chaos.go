@@ -72,7 +72,8 @@ type arena struct {
 	nodes   sync.Mutex              // held by the fault that is at work on a node: one at a time
 
 	mu      sync.Mutex
-	history []struck // guarded by mu; complete once blows are over
+	history []struck   // guarded by mu; complete once blows are over
+	samples [][]sample // by worker, of what is in flight; guarded by mu
 }
 
 // struck is a fault that happened.
@@ -161,6 +162,10 @@ func (x *arena) work(ctx context.Context) error {
 		if err := w.start(); err != nil {
 			return err
 		}
+	}
+	if x.o.delivery == config.AtLeastOnce {
+		x.samples = make([][]sample, len(x.workers))
+		x.task(func() error { return x.watchInflight(ctx) })
 	}
 	todo := x.plan()
 	blows := len(todo)
@@ -380,6 +385,10 @@ func (x *arena) count(ctx context.Context) error {
 	r.Faults = append(r.Faults, report.Faults...)
 	if more := report.FaultCount - len(report.Faults); more > 0 {
 		r.fault("and %d more", more)
+	}
+	// A record that was in flight can have two enqueued events and two effects.
+	if r.DoubledBound = 2 * x.inflightAtFaults(); x.o.delivery == config.AtLeastOnce && r.Doubled > r.DoubledBound {
+		r.fault("%d doubled, and no more than %d were in flight at the faults", r.Doubled, r.DoubledBound)
 	}
 	// The target's answers are known, and so is what must come of them.
 	if r.Records != x.o.records {

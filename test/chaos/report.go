@@ -7,6 +7,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/recon-dlq/recon-dlq/config"
 )
 
 // result is what one run found.
@@ -22,7 +24,10 @@ type result struct {
 
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
-	Early   int `json:"early"` // handler calls before a copy's not-before
+	// DoubledBound is what may be doubled at least once: twice what was in flight
+	// at each fault, for its enqueued event and its effect.
+	DoubledBound int `json:"doubled_bound,omitempty"`
+	Early        int `json:"early"` // handler calls before a copy's not-before
 
 	Calls    int `json:"handler_calls"`
 	RunAgain int `json:"handlers_run_again"` // calls beyond the first of an attempt: killed before it was committed, or not counted
@@ -64,6 +69,9 @@ func (r *result) print(w io.Writer, output string) error {
 	line("escalated", r.Escalated)
 	line("lost", r.Lost)
 	line("doubled", r.Doubled)
+	if r.Delivery == string(config.AtLeastOnce) {
+		line("doubled at most", r.DoubledBound)
+	}
 	line("early", r.Early)
 	line("handler calls", r.Calls)
 	line("handlers run again", r.RunAgain)

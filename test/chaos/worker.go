@@ -130,7 +130,7 @@ func (w *worker) end() {
 func (w *worker) examine() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	metrics, err := scrape(w.metrics)
+	metrics, err := scrape(context.Background(), w.metrics, 5*time.Second)
 	if err != nil {
 		metrics = "no metrics: " + err.Error()
 	}
@@ -156,8 +156,8 @@ func (w *worker) examine() string {
 	return b.String()
 }
 
-func scrape(addr string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+func scrape(ctx context.Context, addr string, timeout time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
