@@ -10,23 +10,26 @@ import (
 	"time"
 )
 
-// link is one worker's network to the brokers. It can be cut and healed, and
-// lose a request or its answer.
+// link is one worker's network to the brokers. It can be cut and healed, lose a
+// request or its answer, and break at that very moment.
 type link struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error)
 
 	mu    sync.Mutex
 	down  bool
+	over  bool // never healed again
 	conns map[*conn]bool
 	loss  []loss
 }
 
 // loss loses the next request of a kind: on its way out, or, after the broker
-// has acted on it, its answer. A delay lets the answer come late instead.
+// has acted on it, its answer. A delay lets the answer come late instead. With a
+// cut the whole link is gone with it, for so long.
 type loss struct {
 	key    int16
 	answer bool
 	delay  time.Duration
+	cut    time.Duration
 }
 
 // latency is how long an answer travels. Without any, a fetch that is answered
@@ -60,6 +63,10 @@ func (l *link) Dial(ctx context.Context, network, host string) (net.Conn, error)
 // set cuts the link, with all its connections, or heals it.
 func (l *link) set(down bool) {
 	l.mu.Lock()
+	if l.over && !down {
+		l.mu.Unlock()
+		return
+	}
 	l.down = down
 	conns := l.conns
 	l.conns = map[*conn]bool{}
@@ -75,6 +82,20 @@ func (l *link) set(down bool) {
 		l.conns[c] = true
 	}
 	l.mu.Unlock()
+}
+
+// end cuts the link for good.
+func (l *link) end() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.set(true)
+}
+
+// cut cuts the link for so long.
+func (l *link) cut(d time.Duration) {
+	l.set(true)
+	time.AfterFunc(d, func() { l.set(false) })
 }
 
 // reset closes all connections; new ones are made at once.
@@ -108,6 +129,7 @@ type conn struct {
 
 	mu    sync.Mutex
 	mute  bool          // the next answer is lost, and the connection with it
+	cut   time.Duration // with mute: and the link, for so long
 	delay time.Duration // before the next answer
 }
 
@@ -121,8 +143,11 @@ func (c *conn) Write(p []byte) (int, error) {
 				c.mu.Unlock()
 			case x.answer:
 				c.mu.Lock()
-				c.mute = true
+				c.mute, c.cut = true, x.cut
 				c.mu.Unlock()
+			case x.cut > 0:
+				c.l.cut(x.cut)
+				return 0, io.ErrClosedPipe
 			default:
 				c.Conn.Close()
 				return 0, io.ErrClosedPipe
@@ -135,11 +160,14 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
-	mute, delay := c.mute, c.delay
-	c.mute, c.delay = false, 0
+	mute, delay, cut := c.mute, c.delay, c.cut
+	c.mute, c.delay, c.cut = false, 0, 0
 	c.mu.Unlock()
 	time.Sleep(latency + delay) //nolint:forbidigo // in virtual time
 	if mute && err == nil {
+		if cut > 0 {
+			c.l.cut(cut)
+		}
 		c.Conn.Close()
 		return 0, io.EOF
 	}

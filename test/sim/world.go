@@ -147,7 +147,7 @@ func (p *proc) kill() {
 	p.mu.Lock()
 	p.dead = true
 	p.mu.Unlock()
-	p.link.set(true)
+	p.link.end()
 	p.cancel()
 }
 
@@ -275,7 +275,7 @@ func (w *world) faults() {
 	for time.Now().Before(end) {
 		sleep(context.Background(), w.between(50*time.Millisecond, 5*time.Second))
 		w.mu.Lock()
-		dice := w.rnd.IntN(14)
+		dice := w.rnd.IntN(15)
 		w.mu.Unlock()
 		p := w.any()
 		switch dice {
@@ -335,6 +335,10 @@ func (w *world) faults() {
 			w.b.Cluster.RehashCoordinators()
 		case 13: // somebody's transaction in the source, aborted or left open for a while
 			go w.foreign(w.between(10*time.Millisecond, 8*time.Second))
+		case 14: // cut off as a transaction ends: was it committed?
+			if p != nil {
+				p.link.lose(loss{key: int16(kmsg.EndTxn), answer: w.chance(2), cut: w.between(time.Second, 30*time.Second)})
+			}
 		}
 	}
 }
