@@ -108,3 +108,19 @@ func TestAMutantThatDoesNotExistIsAnErrorOfUsage(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, said.String())
 	}
 }
+
+func TestATestIsFoundAgainByItsNameAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		names []string
+		want  string
+	}{
+		"none":          {nil, ""},
+		"one":           {[]string{"TestA"}, "^TestA$"},
+		"a part":        {[]string{"TestA/a_(b)"}, `^TestA$/^a_\(b\)$`},
+		"more than one": {[]string{"TestA", "TestB/c"}, "^TestA$|^TestB$/^c$"},
+	} {
+		if got := patterns(c.names); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
