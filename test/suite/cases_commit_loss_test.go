@@ -479,3 +479,11 @@ func TestC011APartitionThatGoesAndComesBackIsWorkedOn(t *testing.T) {
 		t.Errorf("%d records were handed to the handler again", n)
 	}
 }
+
+// once fails each record's first call.
+func once(_ context.Context, r *deadletter.Record) deadletter.Outcome {
+	if r.Attempt == 0 {
+		return failing
+	}
+	return resolved
+}
