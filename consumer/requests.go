@@ -87,7 +87,9 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 }
 
 // replaced reports whether another worker has joined the group under this
-// worker's name: the group knows before this worker is told.
+// worker's name: the group knows before this worker is told. While this worker
+// is joining anew the group says the same of its own last member id, so that
+// counts only with the id it has before and after.
 func (c *Consumer) replaced(ctx context.Context) bool {
 	c.mu.Lock()
 	cl := c.cl
@@ -98,10 +100,17 @@ func (c *Consumer) replaced(ctx context.Context) bool {
 	req := kmsg.NewPtrHeartbeatRequest()
 	req.Group, req.InstanceID = c.o.Group, &c.o.Instance
 	req.MemberID, req.Generation = cl.GroupMetadata()
+	if req.MemberID == "" {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 	defer cancel()
 	resp, err := req.RequestWith(ctx, cl)
-	return err == nil && resp.ErrorCode == kerr.FencedInstanceID.Code
+	if err != nil || resp.ErrorCode != kerr.FencedInstanceID.Code {
+		return false
+	}
+	member, _ := cl.GroupMetadata()
+	return member == req.MemberID
 }
 
 // topicIDs reads the ids of topics; zero where the brokers have none.
