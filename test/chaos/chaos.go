@@ -221,7 +221,7 @@ func (x *arena) task(f func() error) {
 func (x *arena) plan() []blow {
 	rng := rand.New(rand.NewPCG(x.o.seed, 0))
 	if x.o.length > 0 {
-		return planByTime(rng, x.o.length, len(x.workers), x.o.nodes)
+		return planByTime(rng, x.o.length, x.o.every, len(x.workers), x.o.nodes)
 	}
 	return planByEffects(rng, killed, x.o.kills, len(x.workers), x.o.records)
 }

@@ -83,6 +83,7 @@ type options struct {
 	records  int
 	kills    int
 	length   time.Duration // of all kinds of faults, in place of kills at counts of effects
+	every    time.Duration // mean time from one fault of a worker to the next, with length
 	workers  int
 	nodes    int
 	kafka    string // version
@@ -121,6 +122,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.records, "records", 100_000, "source `records`")
 	f.IntVar(&o.kills, "kills", 10, "workers killed (-9) and started again")
 	f.DurationVar(&o.length, "for", 0, "in place of -records and -kills: faults of all kinds for so long, while -rate records a second are produced")
+	f.DurationVar(&o.every, "every", 4*time.Second, "with -for: mean time from one fault of a worker to the next")
 	f.IntVar(&o.workers, "workers", 0, "worker processes (default 2; 3 with -for)")
 	f.IntVar(&o.nodes, "nodes", 1, "Kafka nodes; from 3 on everything is replicated")
 	f.StringVar(&o.kafka, "kafka", brokers.KafkaVersion, "version of Apache Kafka")
@@ -154,6 +156,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case o.length < 0 || o.length > 24*time.Hour:
 		return o, fmt.Errorf("-for %s: must be between 0 and 24h", o.length)
+	case o.every < 100*time.Millisecond:
+		return o, fmt.Errorf("-every %s: must be 100ms or more", o.every)
 	case o.txn < 0 || o.txn > 2:
 		return o, fmt.Errorf("-txn %d: must be 0, 1 or 2", o.txn)
 	case o.records < 1 || o.records > maxRecords:

@@ -33,26 +33,25 @@ func planByEffects(rng *rand.Rand, f fault, n, workers, effects int) []blow {
 	return blows
 }
 
-// Bounds of the time from one blow to the next, to the worker or to the node:
-// more than a hundred blows in ten minutes.
-const (
-	leastGap, mostGap         = 500 * time.Millisecond, 7500 * time.Millisecond
-	leastNodeGap, mostNodeGap = 10 * time.Second, 40 * time.Second
-)
+// nodeEvery is the mean time from one fault of a node to the next. It takes
+// about 15 s until a killed one is in sync again.
+const nodeEvery = 25 * time.Second
 
-// planByTime makes blows on workers, and on nodes if there are several, for the
-// length of a run. The same generator gives the same plan.
-func planByTime(rng *rand.Rand, length time.Duration, workers, nodes int) []blow {
+// planByTime makes blows for the length of a run: on workers, one every so
+// often on average, and on nodes if there are several. The same generator gives
+// the same plan.
+func planByTime(rng *rand.Rand, length, every time.Duration, workers, nodes int) []blow {
 	var blows []blow
-	series := func(faults []fault, victims int, least, most time.Duration) {
-		for t := between(rng, least, most); t < length; t += between(rng, least, most) {
+	series := func(faults []fault, victims int, every time.Duration) {
+		gap := func() time.Duration { return between(rng, every/8, every*15/8) }
+		for t := gap(); t < length; t += gap() {
 			f := draw(rng, faults)
 			blows = append(blows, blow{fault: f, victim: rng.IntN(victims), after: t, pause: between(rng, f.least, f.most)})
 		}
 	}
-	series(workerFaults, workers, leastGap, mostGap)
+	series(workerFaults, workers, every)
 	if nodes >= 3 {
-		series(nodeFaults, nodes, leastNodeGap, mostNodeGap)
+		series(nodeFaults, nodes, nodeEvery)
 	}
 	slices.SortStableFunc(blows, func(a, b blow) int { return cmp.Compare(a.after, b.after) })
 	return blows
