@@ -12,13 +12,13 @@ import (
 
 func TestAWorkerThatIsStoppedAndStartedAgainCallsNoHandlerTwice(t *testing.T) {
 	each(t, func(t *testing.T, b brokers.Broker) {
-		x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+		x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(50*time.Millisecond))
 		x.sendN(1500)
 		var ps []*player
 		for range 3 {
 			p := x.launch(instance("w1"))
 			ps = append(ps, p)
-			x.eventually("some records are done", func() bool { return done(p) >= 150 })
+			x.eventually("some records are done", func() bool { return done(p) >= 150 || done(ps...) == 1500 })
 			p.halt()
 			if p.err != nil {
 				t.Fatalf("a stopped worker returned %v", p.err)

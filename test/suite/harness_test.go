@@ -5,6 +5,7 @@ package suite
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,6 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
 
 	"github.com/recon-dlq/recon-dlq/consumer"
 	"github.com/recon-dlq/recon-dlq/deadletter"
@@ -26,7 +28,19 @@ import (
 	"github.com/recon-dlq/recon-dlq/test/invariants"
 )
 
-func TestMain(m *testing.M) { os.Exit(brokers.Main(m)) }
+func TestMain(m *testing.M) {
+	// Most of a test here is waiting for the timeouts of protocols: cores are no measure. -parallel still wins.
+	flag.Set("test.parallel", "12") //nolint:errcheck // there is such a flag
+	code := brokers.Main(m)
+	if code == 0 {
+		// Every worker of every test has ended: so must have all that it started.
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // bench is one test's cluster with its topics, policy and handlers.
 type bench struct {
