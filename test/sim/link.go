@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// link is one worker's network to the brokers. It can be cut and healed, lose a
-// request or its answer, and break at that very moment.
+// link is one worker's network to the brokers. It can be cut and healed, and
+// lose a request or its answer.
 type link struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error)
 
 	mu    sync.Mutex
 	down  bool
-	over  bool // never healed again
 	conns map[*conn]bool
 	loss  []loss
 }
 
 // loss loses the next request of a kind: on its way out, or, after the broker
-// has acted on it, its answer. A delay lets the answer come late instead. With a
-// cut the whole link is gone with it, for so long.
+// has acted on it, its answer. A delay lets the answer come late instead.
 type loss struct {
 	key    int16
 	answer bool
 	delay  time.Duration
-	cut    time.Duration
+	lasts  time.Duration // from the first that is lost: so are those that follow; 0: only one is
+
+	until time.Time
 }
 
 // latency is how long an answer travels. Without any, a fetch that is answered
@@ -63,10 +63,6 @@ func (l *link) Dial(ctx context.Context, network, host string) (net.Conn, error)
 // set cuts the link, with all its connections, or heals it.
 func (l *link) set(down bool) {
 	l.mu.Lock()
-	if l.over && !down {
-		l.mu.Unlock()
-		return
-	}
 	l.down = down
 	conns := l.conns
 	l.conns = map[*conn]bool{}
@@ -84,20 +80,6 @@ func (l *link) set(down bool) {
 	l.mu.Unlock()
 }
 
-// end cuts the link for good.
-func (l *link) end() {
-	l.mu.Lock()
-	l.over = true
-	l.mu.Unlock()
-	l.set(true)
-}
-
-// cut cuts the link for so long.
-func (l *link) cut(d time.Duration) {
-	l.set(true)
-	time.AfterFunc(d, func() { l.set(false) })
-}
-
 // reset closes all connections; new ones are made at once.
 func (l *link) reset() {
 	l.set(true)
@@ -113,11 +95,19 @@ func (l *link) lose(x loss) {
 func (l *link) take(key int16) (loss, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, x := range l.loss {
-		if x.key == key {
-			l.loss = append(l.loss[:i], l.loss[i+1:]...)
-			return x, true
+	for i := range l.loss {
+		x := &l.loss[i]
+		if x.key != key {
+			continue
 		}
+		if x.lasts > 0 && x.until.IsZero() {
+			x.until = time.Now().Add(x.lasts)
+		}
+		lost := *x
+		if !time.Now().Before(x.until) {
+			l.loss = append(l.loss[:i], l.loss[i+1:]...)
+		}
+		return lost, true
 	}
 	return loss{}, false
 }
@@ -129,7 +119,6 @@ type conn struct {
 
 	mu    sync.Mutex
 	mute  bool          // the next answer is lost, and the connection with it
-	cut   time.Duration // with mute: and the link, for so long
 	delay time.Duration // before the next answer
 }
 
@@ -143,11 +132,8 @@ func (c *conn) Write(p []byte) (int, error) {
 				c.mu.Unlock()
 			case x.answer:
 				c.mu.Lock()
-				c.mute, c.cut = true, x.cut
+				c.mute = true
 				c.mu.Unlock()
-			case x.cut > 0:
-				c.l.cut(x.cut)
-				return 0, io.ErrClosedPipe
 			default:
 				c.Conn.Close()
 				return 0, io.ErrClosedPipe
@@ -160,14 +146,11 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
-	mute, delay, cut := c.mute, c.delay, c.cut
-	c.mute, c.delay, c.cut = false, 0, 0
+	mute, delay := c.mute, c.delay
+	c.mute, c.delay = false, 0
 	c.mu.Unlock()
 	time.Sleep(latency + delay) //nolint:forbidigo // in virtual time
 	if mute && err == nil {
-		if cut > 0 {
-			c.l.cut(cut)
-		}
 		c.Conn.Close()
 		return 0, io.EOF
 	}

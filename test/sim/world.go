@@ -147,7 +147,7 @@ func (p *proc) kill() {
 	p.mu.Lock()
 	p.dead = true
 	p.mu.Unlock()
-	p.link.end()
+	p.link.set(true)
 	p.cancel()
 }
 
@@ -335,9 +335,9 @@ func (w *world) faults() {
 			w.b.Cluster.RehashCoordinators()
 		case 13: // somebody's transaction in the source, aborted or left open for a while
 			go w.foreign(w.between(10*time.Millisecond, 8*time.Second))
-		case 14: // cut off as a transaction ends: was it committed?
+		case 14: // the end of a transaction gets no answer for so long that the client gives up: was it done?
 			if p != nil {
-				p.link.lose(loss{key: int16(kmsg.EndTxn), answer: w.chance(2), cut: w.between(time.Second, 30*time.Second)})
+				p.link.lose(loss{key: int16(kmsg.EndTxn), answer: w.chance(2), lasts: 10 * time.Second})
 			}
 		}
 	}
