@@ -22,6 +22,7 @@ const pollMax = 24_000 - window
 // poll takes records in until ctx ends. An error is what the worker cannot survive.
 func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 	for {
+		c.awaitRoom()
 		fetches := cl.PollRecords(ctx, c.pollSize())
 		if ctx.Err() != nil || fetches.IsClientClosed() {
 			cl.AllowRebalance()
@@ -44,6 +45,22 @@ const (
 	fetchErrorLog  = 10 * time.Second
 	fetchErrorRest = 100 * time.Millisecond
 )
+
+// roomWait is how long a poll waits for room at most: what is held by a target
+// that is down or slow does not go away by itself, and others must be read.
+const roomWait = 50 * time.Millisecond
+
+// awaitRoom lets results be committed before more is read, while most of the
+// memory is in use. Pausing would do it, too, but throws away what is fetched,
+// and a resumed partition waits for the long poll that is out.
+func (c *Consumer) awaitRoom() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := func() bool { return c.closing || c.held < c.o.MaxInflightBytes*3/8 }
+	if !room() {
+		c.waitUntil(roomWait, room)
+	}
+}
 
 // pollSize is how many records to take in at a time. kgo hands out whole
 // fetches, and a compressed batch can grow a hundredfold: so little is taken

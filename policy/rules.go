@@ -63,8 +63,12 @@ func Preset(name string) (attempts int, delays []time.Duration, ok bool) {
 
 // Rule is the rule that decides about r: the first that matches. It is never nil and must not be changed.
 func (p *Policy) Rule(r *deadletter.Record) *Rule {
-	i := slices.IndexFunc(p.rules, func(u Rule) bool { return u.matches(r.Category) })
-	return &p.rules[i] // there is one: the last matches everything, see check
+	for i := range p.rules {
+		if p.rules[i].matches(r.Category) {
+			return &p.rules[i]
+		}
+	}
+	panic("no rule matches") // the last matches everything, see check
 }
 
 // Targets are the names of the handlers that the rules call, in their order.

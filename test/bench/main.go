@@ -13,8 +13,10 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -96,14 +98,16 @@ func (b *bench) run(only, profile string) error {
 					return err
 				}
 			}
+			cpu := cpuTime()
 			d, err := c.run(context.Background(), n)
+			cpu = cpuTime() - cpu
 			if profile != "" && c.name == "engine" {
 				pprof.StopCPUProfile()
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			fmt.Printf("%d %-26s %8.0f records/s\n", rep, c.name, float64(b.records)/d.Seconds())
+			fmt.Printf("%d %-26s %8.0f records/s %6.1f µs of CPU a record\n", rep, c.name, float64(b.records)/d.Seconds(), float64(cpu.Microseconds())/float64(b.records))
 			took[c.name] = append(took[c.name], d)
 			if _, err := b.adm.DeleteTopics(context.Background(), n.all()...); err != nil {
 				return err
@@ -116,6 +120,15 @@ func (b *bench) run(only, profile string) error {
 		}
 	}
 	return nil
+}
+
+// cpuTime is what this process has used, the brokers excluded.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func median(ds []time.Duration) time.Duration {
@@ -184,13 +197,15 @@ func (b *bench) engine(ctx context.Context, n names) (time.Duration, error) {
 		}
 		return deadletter.Outcome{Class: deadletter.InProgress, Cause: "in_progress"}
 	})
+	reg := prometheus.NewRegistry()
 	c, err := consumer.New(consumer.Options{
 		Client: b.kafka.Opts(), Group: n.group, ClusterID: b.cluster, Sources: []string{n.source()}, RetryPrefix: n.retry(), Poison: n.poison(), Audit: n.audit(),
-		AuditPartitions: partitions, Policy: p, Mux: mux, Targets: []consumer.Target{{Name: "noop", Timeout: time.Second}},
+		AuditPartitions: partitions, Policy: p, Mux: mux, Targets: []consumer.Target{{Name: "noop", Timeout: time.Second}}, Registerer: reg,
 	})
 	if err != nil {
 		return 0, err
 	}
+	defer func() { report(reg) }()
 	ctx, stop := context.WithCancel(ctx)
 	end := make(chan error, 1)
 	go func() { end <- c.Run(ctx) }()
@@ -200,7 +215,7 @@ func (b *bench) engine(ctx context.Context, n names) (time.Duration, error) {
 		if s.Depth[n.in()] == 0 && s.Depth[n.out()] >= int64(b.records) {
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 	d := time.Since(begin)
 	stop()
@@ -301,4 +316,25 @@ func (b *bench) session(ctx context.Context, n names) (time.Duration, error) {
 		}
 	}
 	return time.Since(begin), nil
+}
+
+// report prints how the engine's transactions went.
+func report(reg *prometheus.Registry) {
+	families, err := reg.Gather()
+	if err != nil {
+		return
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetName() {
+			case "recon_dlq_transaction_duration_seconds":
+				h := m.GetHistogram()
+				fmt.Printf("  transactions %d, mean %.1f ms\n", h.GetSampleCount(), 1000*h.GetSampleSum()/float64(max(h.GetSampleCount(), 1)))
+			case "recon_dlq_transactions_total":
+				if v := m.GetCounter().GetValue(); v > 0 {
+					fmt.Printf("  %s %.0f\n", m.GetLabel()[0].GetValue(), v)
+				}
+			}
+		}
+	}
 }
