@@ -4,8 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/recon-dlq/recon-dlq/consumer"
 	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/test/brokers"
 )
@@ -67,4 +71,40 @@ func TestATierMadeWhileTheWorkerRunsIsDrained(t *testing.T) {
 		x.drained(old, next)
 		x.counted(nil)
 	})
+}
+
+// A worker that loses its partitions while the end of a transaction is on its
+// way must not read their progress before that end: it can still come, and what
+// is in the transaction would be done again.
+func TestProgressUnderAnOpenTransactionIsReadOnlyWhenThatHasEnded(t *testing.T) {
+	t.Parallel()
+	b := brokers.NewKfake(t)
+	x := newBench(t, b, 2, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
+	p := x.launch(func(o *consumer.Options) { o.Concurrency = 8 })
+	x.sendN(200)
+	x.eventually("the work is on its way", func() bool { return done(p) >= 40 })
+	open := make(chan struct{})
+	held, read, ended := false, 0, false // guarded by the wire's mutex, under which rules are called
+	p.wire.treat(func(k kmsg.Key) fate {
+		switch {
+		case k == kmsg.EndTxn && !ended:
+			if !held {
+				close(open)
+			}
+			held = true
+			return loseRequest
+		case k == kmsg.OffsetFetch && held:
+			read++
+		}
+		// It is read in vain, or has been read and the records follow.
+		ended = ended || read > 1 || read == 1 && k == kmsg.Fetch
+		return pass
+	})
+	<-open
+	h := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID, Count: 1})
+	defer h.Remove()
+	x.eventually("the partitions are lost", func() bool { return p.metric("recon_dlq_lost_partitions_total") > 0 })
+	x.eventually("all records are done", func() bool { return done(p) >= 200 })
+	x.drained(p)
+	x.counted(nil)
 }
