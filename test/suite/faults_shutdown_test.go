@@ -12,7 +12,7 @@ import (
 
 // shutdownBound is the drain bound of these tests, the bound of the last
 // transaction, and what leaving the group may take.
-const shutdownBound = time.Second + 10*time.Second + 5*time.Second
+const shutdownBound = time.Second + 10*time.Second + 8*time.Second
 
 func quick(o *consumer.Options) {
 	o.Targets[0].Timeout, o.Drain, o.Concurrency = 500*time.Millisecond, time.Second, 8
