@@ -250,7 +250,8 @@ func TestC046_CommitsBackOffWhileTheCoordinatorIsAwayAndTheWorkerLives(t *testin
 			moving := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{c.key}, Err: kerr.RebalanceInProgress, Count: 1})
 			defer moving.Remove()
 			away.Remove()
-			x.eventually("all records are done", func() bool { return done(p) == 20 })
+			// At least once: a copy that was written before the commit failed is there twice.
+			x.eventually("all records are done", func() bool { return done(p) >= 20 })
 			x.drained(p)
 			rep := x.counted(spec(c.tweaks...))
 			if rep.Lag != 0 {
