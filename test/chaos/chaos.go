@@ -322,6 +322,7 @@ func (x *arena) tell(longest stall) {
 			r.fault("%v", err)
 		}
 		r.LongestStop = max(r.LongestStop, w.longestStop)
+		r.GaveUp += w.gaveUp
 	}
 }
 

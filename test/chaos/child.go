@@ -14,6 +14,7 @@ import (
 // child is a process that does not outlive us.
 type child struct {
 	cmd      *exec.Cmd
+	out      *capped
 	expected atomic.Bool   // that it ends is our doing
 	done     chan struct{} // closed when it has ended and was waited for
 	err      error         // how it ended; set before done is closed
@@ -31,7 +32,7 @@ func startChild(cmd *exec.Cmd, log string) (*child, error) {
 	}
 	cmd.Stdout, cmd.Stderr = out, out
 	dieWithUs(cmd)
-	p := &child{cmd: cmd, done: make(chan struct{})}
+	p := &child{cmd: cmd, out: out, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		// The death signal is tied to the thread that starts the process: it
@@ -75,6 +76,9 @@ func (p *child) terminate(grace time.Duration) error {
 	}
 }
 
+// lastWords are what the process wrote last. It has ended.
+func (p *child) lastWords() string { return string(p.out.last) }
+
 // maxLog bounds the log of a process, in bytes.
 const maxLog = 32 << 20
 
@@ -83,9 +87,11 @@ const maxLog = 32 << 20
 type capped struct {
 	w    io.Writer
 	left int64
+	last []byte // written
 }
 
 func (c *capped) Write(b []byte) (int, error) {
+	c.last = append(c.last[:0], b...)
 	n := min(int64(len(b)), max(c.left, 0))
 	c.left -= n
 	if n > 0 {

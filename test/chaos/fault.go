@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -67,6 +68,9 @@ func terminated(ctx context.Context, w *worker, pause time.Duration) error {
 // stopped is SIGSTOP and, after the pause, SIGCONT.
 func stopped(ctx context.Context, w *worker, pause time.Duration) error {
 	if err := w.proc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		if errors.Is(err, os.ErrProcessDone) {
+			return nil // it has just ended, and why is looked at elsewhere
+		}
 		return err
 	}
 	err := rest(ctx, pause)

@@ -20,6 +20,7 @@ type result struct {
 	Escalated int `json:"escalated"`
 
 	Struck map[string]int `json:"struck"`     // faults that were made, by kind
+	GaveUp int            `json:"gave_up"`    // starts in which the cluster could not be reached; the worker ended and was started again
 	Met    map[string]int `json:"errors_met"` // lines of the workers' logs, by the Kafka error code they name
 
 	Lost    int `json:"lost"`
@@ -87,6 +88,7 @@ func (r *result) print(w io.Writer, output string) error {
 		line("fault: "+kind, r.Struck[kind])
 	}
 	line("faults", total)
+	line("starts given up", r.GaveUp)
 	for _, name := range slices.Sorted(maps.Keys(r.Met)) {
 		line("met: "+name, r.Met[name])
 	}

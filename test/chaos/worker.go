@@ -43,6 +43,20 @@ type worker struct {
 	mu          sync.Mutex    // held by the fault that is at work, and to stop
 	proc        *child        // the last process; guarded by mu
 	longestStop time.Duration // from SIGTERM to the end; guarded by mu
+	gaveUp      int           // starts that met a cluster which could not be reached; guarded by mu
+	over        bool          // it is not started again; guarded by mu
+}
+
+// supervise is how long a worker that gave up starting is left alone, as an
+// orchestrator would.
+const supervise = time.Second
+
+// gaveUp reports whether a process has ended because the cluster did not answer
+// its start checks as it should: it says so and ends, for whoever has mistyped an
+// address wants to know. What has begun to work does not end for that.
+func gaveUp(p *child) bool {
+	why, ok := strings.CutPrefix(p.lastWords(), "recon-dlq: ")
+	return ok && !strings.HasPrefix(why, "worker: ") && !strings.HasPrefix(why, "escalation: ")
 }
 
 // newWorker writes the configuration of worker number n.
@@ -82,6 +96,9 @@ metrics: {listen: %q}
 
 // start starts the worker's process. Callers hold mu, or the worker is not shared yet.
 func (w *worker) start() error {
+	if w.over {
+		return nil
+	}
 	cmd := exec.Command(w.binary, "run", "--config", w.config)
 	cmd.Env = environment()
 	p, err := startChild(cmd, w.log)
@@ -91,24 +108,43 @@ func (w *worker) start() error {
 	w.proc = p
 	go func() {
 		<-p.done
-		if !p.expected.Load() {
+		switch {
+		case p.expected.Load():
+		case w.path != nil && gaveUp(p):
+			w.restart(p)
+		default:
 			w.ended(w, p.cmd.ProcessState.String())
 		}
 	}()
 	return nil
 }
 
+// restart starts the worker again if its last process is still p.
+func (w *worker) restart(p *child) {
+	_ = rest(context.Background(), supervise)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.proc != p {
+		return
+	}
+	w.gaveUp++
+	if err := w.start(); err != nil {
+		w.ended(w, err.Error())
+	}
+}
+
 // stop asks the worker to end and says how it did.
 func (w *worker) stop() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.over = true
 	return w.terminate()
 }
 
 // terminate is stop for a caller that holds mu.
 func (w *worker) terminate() error {
 	began := time.Now()
-	if err := w.proc.terminate(grace); err != nil {
+	if err := w.proc.terminate(grace); err != nil && !gaveUp(w.proc) {
 		return fmt.Errorf("worker %s did not stop in order: %w: see %s", w.name, err, w.log)
 	}
 	w.longestStop = max(w.longestStop, time.Since(began))
@@ -119,6 +155,7 @@ func (w *worker) terminate() error {
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.over = true
 	if w.proc != nil {
 		w.proc.kill()
 	}
