@@ -133,6 +133,7 @@ type Consumer struct {
 	acked      acked          // the last audit events that were acknowledged
 
 	fetchErrorAt time.Time // when a fetch error was last logged; owned by the poll loop
+	inflate      *inflater // of the group client; owned by the poll loop
 
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc

@@ -98,6 +98,8 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 // has returned.
 func (c *Consumer) join() (cl *kgo.Client, err error) {
 	made := make(chan struct{})
+	fetchBytes := min(c.o.MaxInflightBytes/8, 16<<20)
+	c.inflate = newInflater(fetchBytes)
 	opts := append(c.client("group"),
 		kgo.ConsumerGroup(c.o.Group),
 		kgo.ConsumeRegex(),
@@ -113,7 +115,8 @@ func (c *Consumer) join() (cl *kgo.Client, err error) {
 		kgo.HeartbeatInterval(heartbeatInterval),
 		kgo.FetchMaxWait(fetchMaxWait),
 		kgo.FetchMaxPartitionBytes(fetchPartition),
-		kgo.FetchMaxBytes(int32(min(c.o.MaxInflightBytes/8, 16<<20))),
+		kgo.FetchMaxBytes(int32(fetchBytes)),
+		kgo.WithDecompressor(c.inflate),
 		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 			select {
 			case <-made:

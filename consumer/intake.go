@@ -32,6 +32,7 @@ func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 		if err == nil {
 			c.take(fetches)
 		}
+		c.inflate.polled(cl)
 		cl.AllowRebalance()
 		if err != nil {
 			return err
@@ -79,7 +80,7 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 	var fatal error
 	failed := false
 	fetches.EachError(func(topic string, partition int32, err error) {
-		if errors.Is(err, context.Canceled) {
+		if errors.Is(err, context.Canceled) || errors.Is(err, errInflated) {
 			return
 		}
 		c.m.fetchErrors.Inc()
