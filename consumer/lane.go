@@ -361,7 +361,7 @@ func (l *lane) fencedAgain(now time.Time) bool {
 }
 
 // block sets a result aside whose copy the broker does not take. It stays an
-// open hole, on a metric: a record is never cut to fit. Of several that were
+// open hole, on a metric: a record is never cut to fit, nor given a key. Of several that were
 // refused together, as the broker refuses whole batches, each is tried alone.
 func (l *lane) block(err *tooLargeError) {
 	c := l.c
@@ -382,8 +382,12 @@ func (l *lane) block(err *tooLargeError) {
 		e.p.done = slices.Delete(e.p.done, i, i+1)
 		e.state = blocked
 		c.m.oversized.Inc()
-		c.log.Error("a copy does not fit its topic; the record stays open until max.message.bytes is raised and the worker restarted",
-			"record", e.rec.ID, "origin", e.rec.Origin, "topic", topic, "max_message_bytes", c.limitOf(topic))
+		log := c.log.With("record", e.rec.ID, "origin", e.rec.Origin, "topic", topic, "error", err)
+		if errors.Is(err, kerr.InvalidRecord) {
+			log.Error("a copy is invalid for its topic; the record stays open until the topic is mended (a compacted one takes nothing without a key) and the worker restarted")
+		} else {
+			log.Error("a copy does not fit its topic; the record stays open until max.message.bytes is raised and the worker restarted", "max_message_bytes", c.limitOf(topic))
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ func newMetrics(c *Consumer) *metrics {
 		lost:             counter("recon_dlq_lost_partitions_total", "Partitions lost without having been handed over."),
 		regroups:         counter("recon_dlq_regroups_total", "Times everything was dropped and the group joined anew: it gave this worker another member id, or a topic was deleted."),
 		ambiguous:        counter("recon_dlq_ambiguous_transactions_total", "Transactions whose end got no clear answer and was read back."),
-		oversized:        counter("recon_dlq_oversized_total", "Results whose copy the broker does not take: held until max.message.bytes is raised."),
+		oversized:        counter("recon_dlq_oversized_total", "Results whose copy the broker does not take, as too large or invalid for its topic: held until the topic is mended and the worker restarted."),
 		expired:          counter("recon_dlq_expired_total", "Offsets that were gone from the log before they were done, told by an expired event each: records, or markers where nothing was ever read."),
 		progressRefused:  counter("recon_dlq_progress_refused_total", "Commits put off because the progress does not fit the commit metadata."),
 		progressDeferred: counter("recon_dlq_progress_deferred_total", "Results put off because the progress with them does not fit the commit metadata."),

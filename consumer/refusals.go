@@ -54,8 +54,14 @@ func ofTopic(err error) bool {
 	return slices.ContainsFunc([]error{
 		kerr.TopicAuthorizationFailed, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException,
 		kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.LeaderNotAvailable, kerr.NotLeaderForPartition,
-		kerr.KafkaStorageError, kerr.PolicyViolation, kerr.InvalidTimestamp, kerr.InvalidRecord, kgo.ErrRecordRetries,
+		kerr.KafkaStorageError, kerr.PolicyViolation, kerr.InvalidTimestamp, kgo.ErrRecordRetries,
 	}, func(of error) bool { return errors.Is(err, of) })
+}
+
+// ofRecord reports whether err is about a copy itself, or one in its batch: too
+// large, or invalid for its topic, as one without a key is where the topic is compacted.
+func ofRecord(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
 // explainWrite names the right to write a topic if that is what is missing.

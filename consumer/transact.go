@@ -25,13 +25,15 @@ type producer struct {
 }
 
 // tooLargeError says that the broker does not take copies: one that was sent
-// alone, or some of which at least one is too large.
+// alone, or some of which at least one is too large, or invalid for its topic.
 type tooLargeError struct {
 	entries []*entry // at least one
 	err     error
 }
 
-func (e *tooLargeError) Error() string { return "a copy does not fit its topic: " + e.err.Error() }
+func (e *tooLargeError) Error() string {
+	return "a copy is too large or invalid for its topic: " + e.err.Error()
+}
 func (e *tooLargeError) Unwrap() error { return e.err }
 
 // errNotCommitted says that the transaction was aborted: nothing of it is visible.
@@ -221,7 +223,7 @@ func (l *lane) produce(ctx context.Context, records []output) error {
 			defer mu.Unlock()
 			l.c.m.produceFailures.WithLabelValues(out.record.Topic).Inc()
 			switch {
-			case out.entry != nil && (errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)):
+			case out.entry != nil && ofRecord(err):
 				large.entries, large.err = append(large.entries, out.entry), err
 			case out.entry != nil && ofTopic(err):
 				refused.add(out.record.Topic, err)
