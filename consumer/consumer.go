@@ -33,6 +33,7 @@ import (
 
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/internal/kafka"
 	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/remedy"
 )
@@ -132,8 +133,8 @@ type Consumer struct {
 	skew       *time.Duration // broker's clock minus ours, nil: not known
 	acked      acked          // the last audit events that were acknowledged
 
-	fetchErrorAt time.Time // when a fetch error was last logged; owned by the poll loop
-	inflate      *inflater // of the group client; owned by the poll loop
+	fetchErrorAt time.Time       // when a fetch error was last logged; owned by the poll loop
+	inflate      *kafka.Inflater // of the group client; owned by the poll loop
 
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc

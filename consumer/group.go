@@ -99,7 +99,7 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 func (c *Consumer) join() (cl *kgo.Client, err error) {
 	made := make(chan struct{})
 	fetchBytes := min(c.o.MaxInflightBytes/8, 16<<20)
-	c.inflate = newInflater(fetchBytes)
+	c.inflate = kafka.NewInflater(fetchBytes)
 	opts := append(c.client("group"),
 		kgo.ConsumerGroup(c.o.Group),
 		kgo.ConsumeRegex(),

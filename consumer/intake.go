@@ -11,6 +11,7 @@ import (
 
 	"github.com/recon-dlq/recon-dlq/consumer/progress"
 	"github.com/recon-dlq/recon-dlq/deadletter"
+	"github.com/recon-dlq/recon-dlq/internal/kafka"
 	"github.com/recon-dlq/recon-dlq/policy"
 )
 
@@ -32,7 +33,7 @@ func (c *Consumer) poll(ctx context.Context, cl *kgo.Client) error {
 		if err == nil {
 			c.take(fetches)
 		}
-		c.inflate.polled(cl)
+		c.inflate.Polled(cl)
 		cl.AllowRebalance()
 		if err != nil {
 			return err
@@ -80,7 +81,7 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 	var fatal error
 	failed := false
 	fetches.EachError(func(topic string, partition int32, err error) {
-		if errors.Is(err, context.Canceled) || errors.Is(err, errInflated) {
+		if errors.Is(err, context.Canceled) || errors.Is(err, kafka.ErrInflated) {
 			return
 		}
 		c.m.fetchErrors.Inc()

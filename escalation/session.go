@@ -38,6 +38,7 @@ type session struct {
 	e         *Escalator
 	prod      *kgo.Client
 	cons      *kgo.Client
+	inflate   *kafka.Inflater // of cons
 	adm       *kadm.Client
 	implicit  bool  // the broker adds groups to transactions by itself (KIP-890)
 	audits    int32 // partitions of the audit topic
@@ -198,6 +199,7 @@ func (s *session) inspect(ctx context.Context) error {
 // join makes the group member. Its callbacks run from then on.
 func (s *session) join() error {
 	o := &s.e.o
+	s.inflate = kafka.NewInflater(8 << 20)
 	// cons is used by the callbacks, which may run before NewClient returns.
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,6 +218,7 @@ func (s *session) join() error {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(500*time.Millisecond),
 		kgo.FetchMaxBytes(8<<20),
+		kgo.WithDecompressor(s.inflate),
 		kgo.FetchMaxPartitionBytes(1<<20),
 		kgo.MetadataMaxAge(15*time.Second),
 		kgo.OnPartitionsAssigned(func(ctx context.Context, _ *kgo.Client, m map[string][]int32) { s.assigned(ctx, m[o.Poison]) }),
@@ -418,11 +421,12 @@ func (s *session) poll(ctx, live context.Context) {
 	}
 	fetches := s.cons.PollRecords(pollCtx, room)
 	s.take(fetches)
+	s.inflate.Polled(s.cons)
 	s.cons.AllowRebalance()
 
 	var faults []error
 	fetches.EachError(func(_ string, _ int32, err error) {
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, kgo.ErrClientClosed) {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, kgo.ErrClientClosed) && !errors.Is(err, kafka.ErrInflated) {
 			faults = append(faults, err)
 		}
 	})
