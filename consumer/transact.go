@@ -366,12 +366,22 @@ func (l *lane) commitOffsets(ctx context.Context, b *batch) error {
 			for _, p := range t.Partitions {
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					l.refused(b, t.Topic, t.TopicID, p.Partition, err)
-					failed = fmt.Errorf("commit offsets of %s/%d: %w", t.Topic, p.Partition, err)
+					failed = fmt.Errorf("commit offsets of %s/%d: %w", b.topic(t.Topic, t.TopicID), p.Partition, err)
 				}
 			}
 		}
 		return failed
 	})
+}
+
+// topic is the name of a topic of b in an answer, which may have its id only.
+func (b *batch) topic(name string, id [16]byte) string {
+	for _, s := range b.parts {
+		if name == "" && s.p.topicID == id {
+			return s.p.topic
+		}
+	}
+	return name
 }
 
 // refused takes note that the broker refused a partition's progress: metadata
@@ -457,7 +467,7 @@ func (l *lane) plainCommit(ctx context.Context, b *batch) error {
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 				l.refused(b, t.Topic, t.TopicID, p.Partition, err)
-				failed = fmt.Errorf("commit offsets of %s/%d: %w", t.Topic, p.Partition, err)
+				failed = fmt.Errorf("commit offsets of %s/%d: %w", b.topic(t.Topic, t.TopicID), p.Partition, err)
 			}
 		}
 	}
