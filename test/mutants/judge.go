@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,21 +172,29 @@ func (t *tree) test(ctx context.Context, s suite, pkg string, output io.Writer, 
 	return "", fmt.Errorf("%s: %w", pkg, err)
 }
 
-// failed is the line by which a test binary says at once that a test failed; a
-// mark for test2json may be before it.
-var failed = regexp.MustCompile(`^\x16?\s*--- FAIL: (\S+)`)
+// The lines by which a test binary says at once that a test begins or has
+// failed; a mark for test2json may be before them.
+var (
+	running = regexp.MustCompile(`^\x16?=== RUN\s+(\S+)`)
+	failed  = regexp.MustCompile(`^\x16?\s*--- FAIL: (\S+)`)
+)
 
-// firstFailure reads what a test binary prints up to the first test that failed, or the first panic.
+// firstFailure reads what a test binary prints up to the first test that
+// failed. A panic counts as the failure of the test that began last.
 func firstFailure(r io.Reader) string {
 	lines := bufio.NewReader(r)
+	last := ""
 	for {
 		line, err := lines.ReadBytes('\n')
 		if m := failed.FindSubmatch(line); m != nil {
 			return string(m[1])
 		}
+		if m := running.FindSubmatch(line); m != nil {
+			last = string(m[1])
+		}
 		for _, end := range []string{"panic: ", "fatal error: "} {
 			if bytes.HasPrefix(line, []byte(end)) {
-				return strings.TrimSpace(string(line))
+				return cmp.Or(last, strings.TrimSpace(string(line)))
 			}
 		}
 		if err != nil {

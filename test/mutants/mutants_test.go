@@ -92,7 +92,8 @@ func TestTheFirstFailureIsFoundInWhatATestBinaryPrints(t *testing.T) {
 		"a test":           {"=== RUN   TestA\n    a_test.go:1: no\n--- FAIL: TestA (0.00s)\n--- FAIL: TestB (0.00s)\nFAIL\n", "TestA"},
 		"a test, streamed": {"\x16=== RUN   TestA/x\n\x16--- FAIL: TestA/x (0.00s)\n\x16--- FAIL: TestA (0.00s)\n", "TestA/x"},
 		"a part of a test": {"    --- FAIL: TestA/x (0.00s)\n", "TestA/x"},
-		"a panic":          {"=== RUN   TestA\npanic: test timed out after 1s\n\tgoroutine 1\n", "panic: test timed out after 1s"},
+		"a panic":          {"=== RUN   TestA\npanic: test timed out after 1s\n\tgoroutine 1\n", "TestA"},
+		"a panic before":   {"panic: no\n", "panic: no"},
 		"the runtime":      {"fatal error: all goroutines are asleep - deadlock!\n", "fatal error: all goroutines are asleep - deadlock!"},
 		"without an end":   {"--- FAIL: TestA", "TestA"},
 	} {
