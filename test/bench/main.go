@@ -215,7 +215,7 @@ func (b *bench) engine(ctx context.Context, n names) (time.Duration, error) {
 		if s.Depth[n.in()] == 0 && s.Depth[n.out()] >= int64(b.records) {
 			break
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 	d := time.Since(begin)
 	stop()
