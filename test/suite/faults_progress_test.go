@@ -159,7 +159,7 @@ func TestAWorkerWhoseProgressIsGoneRefusesToStartUntilItIsTold(t *testing.T) {
 				}
 				said := 0
 				if m := regexp.MustCompile(`at most (\d+) records`).FindStringSubmatch(refused.err.Error()); m != nil {
-					said, _ = strconv.Atoi(m[1]) //nolint:errcheck // digits
+					said, _ = strconv.Atoi(m[1])
 				}
 				if said < c.again || said > c.again+10 {
 					t.Errorf("want at most %d records or a few more, have %v", c.again, refused.err)

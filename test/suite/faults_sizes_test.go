@@ -36,7 +36,7 @@ func (x *bench) sized() func(*consumer.Options) {
 // noise is a value of about n bytes that does not compress below three quarters.
 func noise(id string, n int) []byte {
 	raw := make([]byte, n*3/4)
-	rand.Read(raw) //nolint:errcheck // never fails, see its documentation
+	rand.Read(raw) // never fails, see its documentation
 	return value(id, fmt.Sprintf(`"blob":%q`, base64.StdEncoding.EncodeToString(raw)))
 }
 
