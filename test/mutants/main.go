@@ -9,6 +9,9 @@
 // until one fails. Before all mutants the suites run on the copy as it is: if
 // they are red by themselves, a red suite proves nothing.
 //
+// To make a patch, break the engine in a scratch copy of the tree and write down
+// the sentence and `git diff -U1`: little context, so that it applies for long.
+//
 // It exits with 1 if a mutant survives, no longer applies or no longer compiles.
 // SEED and SEEDS choose the seeds of the simulation.
 package main
