@@ -16,7 +16,7 @@ targets:
   - name: ledger
     http: {urll: "http://h/"}
 topics:
-  posion: recon.dlq.poison
+  poizon: recon.dlq.poison
 rules:
   - name: default
     target: ledger
@@ -28,7 +28,7 @@ rules:
 	}{
 		"misspelled": {typos, []string{
 			`:4: targets[0].http.urll: unknown key: did you mean "url"?`,
-			`:6: topics.posion: unknown key: did you mean "poison"?`,
+			`:6: topics.poizon: unknown key: did you mean "poison"?`,
 			`:10: rules[0].atempts: unknown key: did you mean "attempts"?`,
 		}},
 		"in the wrong place": {"group: mine\nhandler:\n  urll: http://h/\n", []string{
