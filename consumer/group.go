@@ -414,12 +414,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // awaitFirstStart is checkFirstStart until the brokers let it tell: one that is
-// killed is away for up to a minute. A missing right is not waited for.
+// killed is away for up to a minute. A missing right is not waited for. A trail
+// without progress is looked at again for as long as a transaction may last: of
+// workers that start together, one may have aborted its first transaction, which
+// leaves offsets in the trail, or written events at least once, and commit soon.
 func (c *Consumer) awaitFirstStart(ctx context.Context, cl *kgo.Client) error {
 	backoff := 100 * time.Millisecond
+	patience := c.now().Add(transactionTimeout)
 	for {
 		err := c.checkFirstStart(ctx, cl)
-		if err == nil || errors.Is(err, ErrNoProgress) ||
+		if err == nil || errors.Is(err, ErrNoProgress) && c.now().After(patience) ||
 			errors.Is(err, kerr.GroupAuthorizationFailed) || errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) {
 			return err
 		}
@@ -446,6 +450,12 @@ func (c *Consumer) checkFirstStart(ctx context.Context, cl *kgo.Client) error {
 	if err != nil {
 		return firstStart(err)
 	}
+	// The trail before the progress: a worker that is just making the group's
+	// first commit shows in both, or in neither.
+	events, err := c.between(ctx, cl, audit)
+	if err != nil {
+		return firstStart(err)
+	}
 	ids, err := topicIDs(ctx, cl, topics)
 	if err != nil {
 		return firstStart(err)
@@ -454,12 +464,8 @@ func (c *Consumer) checkFirstStart(ctx context.Context, cl *kgo.Client) error {
 	if err != nil {
 		return firstStart(explainRead(err, c.o.Group))
 	}
-	if len(commits) > 0 {
+	if len(commits) > 0 || events == 0 {
 		return nil
-	}
-	events, err := c.between(ctx, cl, audit)
-	if err != nil || events == 0 {
-		return firstStart(err)
 	}
 	records, err := c.between(ctx, cl, topics)
 	if err != nil || records == 0 {
