@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -76,8 +77,12 @@ func (p *child) terminate(grace time.Duration) error {
 	}
 }
 
-// lastWords are what the process wrote last. It has ended.
-func (p *child) lastWords() string { return string(p.out.last) }
+// lastWords is the last line that the process wrote, as far as it was written at
+// once. It has ended.
+func (p *child) lastWords() string {
+	text := bytes.TrimRight(p.out.last, "\n")
+	return string(text[bytes.LastIndexByte(text, '\n')+1:])
+}
 
 // maxLog bounds the log of a process, in bytes.
 const maxLog = 32 << 20

@@ -160,6 +160,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("-every %s: must be 100ms or more", o.every)
 	case o.txn < 0 || o.txn > 2:
 		return o, fmt.Errorf("-txn %d: must be 0, 1 or 2", o.txn)
+	case o.length > 0 && o.records > maxRecords:
+		return o, fmt.Errorf("-for %s at -rate %d is %d records: must be %d at most", o.length, o.rate, o.records, maxRecords)
 	case o.records < 1 || o.records > maxRecords:
 		return o, fmt.Errorf("-records %d: must be between 1 and %d", o.records, maxRecords)
 	case o.kills < 0 || o.kills > 1000:

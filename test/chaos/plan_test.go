@@ -67,7 +67,7 @@ func TestASingleNodeIsLeftAlone(t *testing.T) {
 }
 
 func TestFlagsOutOfBoundsAreRefusedByName(t *testing.T) {
-	for _, args := range []string{"-records 0", "-records 9999999999", "-kills -1", "-workers -1", "-nodes 9", "-rate -1", "-stall -1s", "-for -1s", "-every 1ms", "-txn 3", "-delivery twice", "-o yaml", "extra"} {
+	for _, args := range []string{"-records 0", "-records 9999999999", "-kills -1", "-workers -1", "-nodes 9", "-rate -1", "-stall -1s", "-for -1s", "-for 24h", "-every 1ms", "-txn 3", "-delivery twice", "-o yaml", "extra"} {
 		_, err := parse(strings.Fields(args), io.Discard)
 		if name := strings.Fields(args)[0]; err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, want an error that names %s", args, err, name)
