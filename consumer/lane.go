@@ -28,12 +28,13 @@ type lane struct {
 	backoff time.Duration // after the last failure
 	told    time.Time     // when a failure was last logged
 	untold  int           // failures since
+	most    int           // characters of progress in one transaction
 
 	refusals map[string]*refusal // topics that take no copies at present; guarded by Consumer.mu
 }
 
 func newLane(c *Consumer, n int) *lane {
-	return &lane{c: c, id: fmt.Sprintf("%s.%s.%d", c.o.Group, c.instance(), n), hot: make(chan struct{}, 1), refusals: map[string]*refusal{}}
+	return &lane{c: c, id: fmt.Sprintf("%s.%s.%d", c.o.Group, c.instance(), n), hot: make(chan struct{}, 1), refusals: map[string]*refusal{}, most: maxMetadata}
 }
 
 // kick tells the loop that there is something to commit.
@@ -176,7 +177,7 @@ func (l *lane) collect() (b *batch, more bool) {
 		if p.lane != l || p.tr == nil || p.refused || p.dropped || len(p.done)+len(p.unseen) == 0 {
 			continue
 		}
-		if room <= 0 || bytes >= maxBatchBytes || metadata+p.limit > maxMetadata {
+		if room <= 0 || bytes >= maxBatchBytes || metadata+p.limit > l.most {
 			more = true
 			continue
 		}
@@ -338,6 +339,10 @@ func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
 	case fencedProducer(err) && (c.replaced(ctx) || took < transactionTimeout && l.fencedAgain(c.now())):
 		c.fail(c.fenced(err))
 		return false
+	}
+	if errors.Is(err, kerr.UnknownServerError) {
+		// Brokers say so, too, when a commit is too large as a whole.
+		l.most = max(l.most/2, c.o.MetadataLimit)
 	}
 	if l.untold++; c.now().Sub(l.told) >= refusalLog {
 		c.log.Warn("transactions failed and are done again", "lane", l.id, "times", l.untold, "error", err)
