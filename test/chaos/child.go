@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -77,12 +76,9 @@ func (p *child) terminate(grace time.Duration) error {
 	}
 }
 
-// lastWords is the last line that the process wrote, as far as it was written at
-// once. It has ended.
-func (p *child) lastWords() string {
-	text := bytes.TrimRight(p.out.last, "\n")
-	return string(text[bytes.LastIndexByte(text, '\n')+1:])
-}
+// lastWords are what the process wrote last, as far as it was written at once.
+// It has ended.
+func (p *child) lastWords() string { return string(p.out.last) }
 
 // maxLog bounds the log of a process, in bytes.
 const maxLog = 32 << 20

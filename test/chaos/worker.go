@@ -55,8 +55,14 @@ const supervise = time.Second
 // its start checks as it should: it says so and ends, for whoever has mistyped an
 // address wants to know. What has begun to work does not end for that.
 func gaveUp(p *child) bool {
-	why, ok := strings.CutPrefix(p.lastWords(), "recon-dlq: ")
-	return ok && !strings.HasPrefix(why, "worker: ") && !strings.HasPrefix(why, "escalation: ")
+	const says = "recon-dlq: " // what begins the error that a process ends with; it can have several lines
+	words := "\n" + p.lastWords()
+	i := strings.LastIndex(words, "\n"+says)
+	if i < 0 {
+		return false
+	}
+	why := words[i+1+len(says):]
+	return !strings.HasPrefix(why, "worker: ") && !strings.HasPrefix(why, "escalation: ")
 }
 
 // newWorker writes the configuration of worker number n.

@@ -10,6 +10,7 @@ func TestOnlyAWorkerThatHasNotBegunToWorkMayEndByItself(t *testing.T) {
 	for words, want := range map[string]bool{
 		`recon-dlq: kafka.brokers: cannot reach 127.0.0.1:1: connection refused`: true,
 		`recon-dlq: topic "recon.dlq": LEADER_NOT_AVAILABLE`:                     true,
+		"recon-dlq: group \"a\": NOT_COORDINATOR\ngroup \"b\": NOT_COORDINATOR":  true,
 		`recon-dlq: worker: another worker runs under this name`:                 false,
 		`recon-dlq: escalation: no right to READ topic "recon.dlq.poison"`:       false,
 		`panic: runtime error`: false,
