@@ -242,7 +242,7 @@ func (x *arena) strike(ctx context.Context, b blow) {
 			defer x.nodes.Unlock()
 			s.victim = fmt.Sprintf("node %d", b.victim+1)
 			hurt = func() error {
-				if err := b.fault.node(ctx, x.kafka, b.victim+1, b.pause); err != nil {
+				if err := b.fault.node(ctx, x, b.victim+1, b.pause); err != nil {
 					return err
 				}
 				return x.replicated(ctx)
@@ -279,6 +279,16 @@ func (x *arena) free(n int) *worker {
 	w := x.workers[n]
 	w.mu.Lock()
 	return w
+}
+
+// reach says to all workers' paths whether a node is there.
+func (x *arena) reach(node int, there bool) error {
+	for _, w := range x.workers {
+		if err := w.path.node(node-1, there); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replicated waits until every replica of every partition is in sync again.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-
-	"github.com/recon-dlq/recon-dlq/test/brokers"
 )
 
 // fault is one way to hurt a worker or a node of the cluster. Another one is
@@ -20,7 +18,7 @@ type fault struct {
 	// One of these hurts its victim for the length of pause and heals it again,
 	// also when ctx ends. It has the victim for itself.
 	worker func(ctx context.Context, w *worker, pause time.Duration) error
-	node   func(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error
+	node   func(ctx context.Context, x *arena, node int, pause time.Duration) error // nodes count from 1
 }
 
 // killed is kill -9 and, after the pause, a new process.
@@ -99,23 +97,32 @@ func refused(ctx context.Context, w *worker, pause time.Duration) error {
 	return errors.Join(err, w.path.open())
 }
 
-func nodeKilled(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error {
-	k.Kill(node)
+// nodeKilled is kill -9 and, after the pause, a new process on the same data.
+func nodeKilled(ctx context.Context, x *arena, node int, pause time.Duration) error {
+	x.kafka.Kill(node)
+	if err := x.reach(node, false); err != nil {
+		return err
+	}
 	if err := rest(ctx, pause); err != nil {
 		return err
 	}
-	if err := k.Start(node); err != nil {
+	if err := x.kafka.Start(node); err != nil {
 		return err
 	}
-	return k.Ready(ctx)
+	if err := x.kafka.Ready(ctx); err != nil {
+		return err
+	}
+	return x.reach(node, true)
 }
 
-func nodeStopped(ctx context.Context, k *brokers.Kafka, node int, pause time.Duration) error {
-	if err := k.Pause(node); err != nil {
+// nodeStopped is SIGSTOP and, after the pause, SIGCONT. Above 9 s the
+// controllers think it dead.
+func nodeStopped(ctx context.Context, x *arena, node int, pause time.Duration) error {
+	if err := x.kafka.Pause(node); err != nil {
 		return fmt.Errorf("stop node %d: %w", node, err)
 	}
 	err := rest(ctx, pause)
-	return errors.Join(err, k.Continue(node))
+	return errors.Join(err, x.kafka.Continue(node))
 }
 
 // rest waits for d, or returns why ctx ended.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
@@ -16,11 +17,17 @@ import (
 
 // path is one worker's way to the cluster: a proxy to each node's door. The
 // doors advertise the proxies, so that the worker has no other way.
-type path struct{ proxies []*toxiproxy.Proxy }
+type path struct {
+	proxies []*toxiproxy.Proxy // by node
+
+	mu     sync.Mutex
+	closed bool         // all of them; guarded by mu
+	away   map[int]bool // nodes that are; guarded by mu
+}
 
 func newPath(doors []brokers.Door) (*path, error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := &path{}
+	p := &path{away: make(map[int]bool)}
 	for _, door := range doors {
 		p.proxies = append(p.proxies, toxiproxy.NewProxy(server, door.Proxy, door.Proxy, door.Listen))
 	}
@@ -32,20 +39,30 @@ func newPath(doors []brokers.Door) (*path, error) {
 }
 
 // open lets connections through.
-func (p *path) open() error {
-	for _, proxy := range p.proxies {
-		if err := proxy.Start(); err != nil {
-			return fmt.Errorf("open a path to the cluster at %s: %w", proxy.Listen, err)
+func (p *path) open() error { return p.set(func() { p.closed = false }) }
+
+// shut closes all connections and refuses new ones.
+func (p *path) shut() { _ = p.set(func() { p.closed = true }) } // closing does not fail
+
+// node says whether a node, from 0, is there. Where it is not, its proxy refuses
+// connections as the node would: it would else accept them and close them.
+func (p *path) node(i int, there bool) error { return p.set(func() { p.away[i] = !there }) }
+
+func (p *path) set(change func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	for i, proxy := range p.proxies {
+		switch open := !p.closed && !p.away[i]; {
+		case open && !proxy.Enabled:
+			if err := proxy.Start(); err != nil {
+				return fmt.Errorf("open a path to the cluster at %s: %w", proxy.Listen, err)
+			}
+		case !open:
+			proxy.Stop()
 		}
 	}
 	return nil
-}
-
-// shut closes all connections and refuses new ones.
-func (p *path) shut() {
-	for _, proxy := range p.proxies {
-		proxy.Stop()
-	}
 }
 
 // with poisons the path with a toxic for the length of pause: requests go

@@ -181,3 +181,25 @@ func TestConnectionsAreClosedByAPathThatResetsOrRefuses(t *testing.T) {
 		t.Errorf("a path that is healed answers %q (%v)", answer, err)
 	}
 }
+
+func TestAPathThatIsOpenedStaysShutToANodeThatIsAway(t *testing.T) {
+	addr, _ := echo(t)
+	p, near := pathTo(t, addr)
+	if err := p.node(0, false); err != nil {
+		t.Fatal(err)
+	}
+	p.shut()
+	if err := p.open(); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := net.Dial("tcp4", near); err == nil {
+		conn.Close()
+		t.Error("the node is away and its proxy accepts a connection")
+	}
+	if err := p.node(0, true); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := ask(dial(t, near), "back", soon); err != nil || answer != "back" {
+		t.Errorf("a node that is back answers %q (%v)", answer, err)
+	}
+}
