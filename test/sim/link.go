@@ -14,6 +14,7 @@ import (
 // lose a request or its answer.
 type link struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error)
+	die  func() // kills the worker
 
 	mu    sync.Mutex
 	down  bool
@@ -27,6 +28,7 @@ type loss struct {
 	key    int16
 	answer bool
 	delay  time.Duration
+	kills  bool          // the worker dies of it: at this step of its work and at no other
 	lasts  time.Duration // from the first that is lost: so are those that follow; 0: only one is
 
 	until time.Time
@@ -119,6 +121,7 @@ type conn struct {
 
 	mu    sync.Mutex
 	mute  bool          // the next answer is lost, and the connection with it
+	kills bool          // and the worker
 	delay time.Duration // before the next answer
 }
 
@@ -132,10 +135,13 @@ func (c *conn) Write(p []byte) (int, error) {
 				c.mu.Unlock()
 			case x.answer:
 				c.mu.Lock()
-				c.mute = true
+				c.mute, c.kills = true, x.kills
 				c.mu.Unlock()
 			default:
 				c.Conn.Close()
+				if x.kills {
+					c.l.die()
+				}
 				return 0, io.ErrClosedPipe
 			}
 		}
@@ -146,12 +152,15 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
-	mute, delay := c.mute, c.delay
-	c.mute, c.delay = false, 0
+	mute, kills, delay := c.mute, c.kills, c.delay
+	c.mute, c.kills, c.delay = false, false, 0
 	c.mu.Unlock()
 	time.Sleep(latency + delay) //nolint:forbidigo // in virtual time
 	if mute && err == nil {
 		c.Conn.Close()
+		if kills {
+			c.l.die()
+		}
 		return 0, io.EOF
 	}
 	return n, err

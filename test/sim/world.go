@@ -94,6 +94,7 @@ func (w *world) between(lo, hi time.Duration) time.Duration {
 func (w *world) start(instance string) *proc {
 	w.made++
 	p := &proc{w: w, name: instance, end: make(chan struct{}), link: &link{dial: w.net.DialContext, conns: map[*conn]bool{}}}
+	p.link.die = p.kill
 	if w.chance(2) {
 		p.skew = w.between(-2*time.Second, 2*time.Second)
 	}
@@ -136,6 +137,10 @@ func (p *proc) ended() bool {
 		return true
 	default:
 	}
+	return p.killed()
+}
+
+func (p *proc) killed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.dead
@@ -155,10 +160,7 @@ func (p *proc) kill() {
 // so that a record that cannot succeed never does.
 func (p *proc) handle(ctx context.Context, r *deadletter.Record) deadletter.Outcome {
 	w := p.w
-	p.mu.Lock()
-	dead := p.dead
-	p.mu.Unlock()
-	if dead {
+	if p.killed() {
 		<-ctx.Done()
 		return deadletter.Outcome{Class: deadletter.Stopped}
 	}
@@ -275,7 +277,7 @@ func (w *world) faults() {
 	for time.Now().Before(end) {
 		sleep(context.Background(), w.between(50*time.Millisecond, 5*time.Second))
 		w.mu.Lock()
-		dice := w.rnd.IntN(15)
+		dice := w.rnd.IntN(17)
 		w.mu.Unlock()
 		p := w.any()
 		switch dice {
@@ -289,7 +291,7 @@ func (w *world) faults() {
 			if p != nil {
 				p.cancel()
 				<-p.end
-				if p.err != nil {
+				if p.err != nil && !p.killed() {
 					w.t.Errorf("a terminated worker ended with: %v", p.err)
 				}
 				w.start(p.name)
@@ -338,6 +340,14 @@ func (w *world) faults() {
 		case 14: // the end of a transaction gets no answer for so long that the client gives up: was it done?
 			if p != nil {
 				p.link.lose(loss{key: int16(kmsg.EndTxn), answer: w.chance(2), lasts: 10 * time.Second})
+			}
+		case 15, 16: // killed at a step of its work, and started again
+			if p != nil {
+				p.link.lose(loss{key: int16(w.key()), answer: w.chance(2), kills: true})
+				sleep(context.Background(), w.between(0, 4*time.Second))
+				if p.killed() {
+					w.start(p.name)
+				}
 			}
 		}
 	}
