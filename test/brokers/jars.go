@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,7 +63,8 @@ func jars(version string) (string, error) {
 		cache = os.TempDir() // no home: a daemon's account, a bare container
 	}
 	cache = filepath.Join(cache, "recon-dlq")
-	libs := filepath.Join(cache, "kafka-"+version)
+	// Another list of jars is another directory.
+	libs := filepath.Join(cache, fmt.Sprintf("kafka-%s-%08x", version, crc32.ChecksumIEEE(pom)))
 	if _, err := os.Stat(libs); err == nil {
 		return libs, nil
 	}
