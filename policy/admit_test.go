@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/recon-dlq/recon-dlq/deadletter"
 	"pgregory.net/rapid"
+
+	"github.com/recon-dlq/recon-dlq/deadletter"
 )
 
 func TestWhatIsAskedBeforeACall(t *testing.T) {

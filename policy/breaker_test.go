@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/recon-dlq/recon-dlq/deadletter"
 	"pgregory.net/rapid"
+
+	"github.com/recon-dlq/recon-dlq/deadletter"
 )
 
 var (

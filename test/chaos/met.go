@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"bufio"
 	"fmt"
 	"os"
@@ -15,7 +16,7 @@ var capitals = regexp.MustCompile(`\b[A-Z]+(?:_[A-Z]+)+\b`)
 var kafkaErrors = func() map[string]bool {
 	names := make(map[string]bool)
 	for code := int16(-1); code < 512; code++ {
-		if e, ok := kerr.ErrorForCode(code).(*kerr.Error); ok {
+		if e, ok := errors.AsType[*kerr.Error](kerr.ErrorForCode(code)); ok {
 			names[e.Message] = true
 		}
 	}

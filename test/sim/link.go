@@ -71,7 +71,7 @@ func (l *link) set(down bool) {
 	l.mu.Unlock()
 	if down {
 		for c := range conns {
-			c.Conn.Close()
+			c.Close()
 		}
 		return
 	}
@@ -138,7 +138,7 @@ func (c *conn) Write(p []byte) (int, error) {
 				c.mute, c.kills = true, x.kills
 				c.mu.Unlock()
 			default:
-				c.Conn.Close()
+				c.Close()
 				if x.kills {
 					c.l.die()
 				}
@@ -157,7 +157,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.mu.Unlock()
 	time.Sleep(latency + delay) //nolint:forbidigo // in virtual time
 	if mute && err == nil {
-		c.Conn.Close()
+		c.Close()
 		if kills {
 			c.l.die()
 		}

@@ -447,7 +447,7 @@ func crash(t *testing.T, addr, prefix string) {
 		}
 		go func() {
 			var none map[string]int
-			none[r.ID]++
+			none[r.ID]++ //nolint:staticcheck // SA5000: it is to crash
 		}()
 		<-ctx.Done()
 		return resolved
