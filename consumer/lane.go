@@ -88,7 +88,7 @@ func (l *lane) run(ctx context.Context) {
 				continue
 			}
 			if err := l.commit(ctx, b); err != nil {
-				if !l.failed(ctx, err, time.Since(last)) {
+				if !l.failed(ctx, b, err, time.Since(last)) {
 					return
 				}
 				l.kick()
@@ -311,17 +311,18 @@ func (l *lane) commitDone(b *batch) {
 	c.changed.Broadcast()
 }
 
-// failed decides how to go on after a transaction that did not commit; its
-// results have been given back. took is how long it lasted: a producer whose
+// failed decides how to go on after the transaction of b did not commit; its
+// results have been given back. A commit under a member id that this worker has
+// no more is refused as if another one had its name. took is how long it lasted: a producer whose
 // transaction times out is fenced by the broker, not by somebody else. It reports whether the lane goes on.
-func (l *lane) failed(ctx context.Context, err error, took time.Duration) bool {
+func (l *lane) failed(ctx context.Context, b *batch, err error, took time.Duration) bool {
 	c := l.c
 	var too *tooLargeError
 	var refused *refusedError
 	switch {
 	case ctx.Err() != nil:
 		return false
-	case errors.Is(err, kerr.FencedInstanceID):
+	case errors.Is(err, kerr.FencedInstanceID) && c.isMember(b.member):
 		c.fail(c.fenced(err))
 		return false
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):

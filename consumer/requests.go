@@ -109,8 +109,19 @@ func (c *Consumer) replaced(ctx context.Context) bool {
 	if err != nil || resp.ErrorCode != kerr.FencedInstanceID.Code {
 		return false
 	}
-	member, _ := cl.GroupMetadata()
-	return member == req.MemberID
+	return c.isMember(req.MemberID)
+}
+
+// isMember reports whether a member id is the one this worker has now. It has
+// none while it joins anew.
+func (c *Consumer) isMember(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cl == nil {
+		return false
+	}
+	member, _ := c.cl.GroupMetadata()
+	return id != "" && id == member
 }
 
 // topicIDs reads the ids of topics; zero where the brokers have none.

@@ -2,6 +2,9 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,22 +46,34 @@ func TestAWorkerThatIsJoiningAnewIsNotTakenForAnotherUnderItsName(t *testing.T) 
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	c := &Consumer{o: Options{Group: "g", Instance: "w1"}, cl: cl}
+	var failure error
+	c := &Consumer{
+		o: Options{Group: "g", Instance: "w1", Now: time.Now}, cl: cl, log: slog.New(slog.DiscardHandler), stop: func(err error) { failure = err },
+	}
+	c.changed = sync.NewCond(&c.mu)
+	l := newLane(c, 0)
 
 	<-joining
 	if c.replaced(t.Context()) {
 		t.Error("its own new membership is taken for another worker")
 	}
+	if !l.failed(t.Context(), &batch{member: "before"}, kerr.FencedInstanceID, 0) || failure != nil {
+		t.Errorf("a commit under its last member id ends it: %v", failure)
+	}
 	close(join)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for member := ""; member == ""; member, _ = cl.GroupMetadata() {
+	member := ""
+	for ; member == ""; member, _ = cl.GroupMetadata() {
 		if ctx.Err() != nil {
 			t.Fatal("it did not join")
 		}
 	}
 	if !c.replaced(t.Context()) {
 		t.Error("the group says that another member has its name, and that is not believed")
+	}
+	if l.failed(t.Context(), &batch{member: member}, kerr.FencedInstanceID, 0) || !errors.Is(failure, ErrFenced) {
+		t.Errorf("a commit under its member id is refused, for another member has its name, and it goes on (%v)", failure)
 	}
 	if asked.Load() == 0 {
 		t.Error("the group was not asked")
