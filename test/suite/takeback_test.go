@@ -24,6 +24,9 @@ func TestAnOutageTakesBackOnlyTheFailuresInARow(t *testing.T) {
 			if _, err := fmt.Sscanf(r.DiscrepancyID, "d-%d", &n); err != nil {
 				t.Error(err)
 			}
+			if r.Attempt > 0 && (n >= mixed || n%2 == 1) {
+				t.Errorf("record %d lost an attempt to the outage", n)
+			}
 			if down.Load() && r.Attempt == 0 && (n >= mixed || n%2 == 0) {
 				return failing
 			}
