@@ -237,9 +237,10 @@ func TestIdleProgressIsCommittedInTheEnd(t *testing.T) {
 	})
 }
 
-// At least once there is no transaction around a copy and its event: the copy
-// goes first, or the trail would tell of one that may never be there.
-func TestAtLeastOnceNoEventTellsOfACopyThatIsNotThere(t *testing.T) {
+// At least once there is no transaction around a copy, its event and the
+// progress: the copy goes first, or the trail would tell of one that may never
+// be there, and the progress last.
+func TestAtLeastOnceNeitherEventNorProgressTellsOfACopyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	b := brokers.NewKfake(t)
 	x := newBench(t, b, 1, 3, []time.Duration{time.Second}, mixed)
@@ -256,6 +257,13 @@ func TestAtLeastOnceNoEventTellsOfACopyThatIsNotThere(t *testing.T) {
 		if e.Type == audit.RetryScheduled {
 			t.Errorf("the trail tells of a copy of %s that is not there", e.Subject)
 		}
+	}
+	rep, err := x.report(false, spec(atLeastOnce))
+	if err == nil {
+		err = rep.Err()
+	}
+	if err != nil {
+		t.Errorf("%v\n%s", err, rep)
 	}
 	h.Remove()
 	x.eventually("all records are done", func() bool { return done(p) == 4 })
