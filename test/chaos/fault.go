@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -109,10 +110,28 @@ func nodeKilled(ctx context.Context, x *arena, node int, pause time.Duration) er
 	if err := x.kafka.Start(node); err != nil {
 		return err
 	}
+	// The others know it as there for some seconds yet: ask the node itself.
+	if err := answers(ctx, x.kafka.Addrs()[node-1]); err != nil {
+		return err
+	}
 	if err := x.kafka.Ready(ctx); err != nil {
 		return err
 	}
 	return x.reach(node, true)
+}
+
+// answers waits until somebody listens at addr.
+func answers(ctx context.Context, addr string) error {
+	for {
+		var dialer net.Dialer
+		conn, err := dialer.DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return conn.Close()
+		}
+		if err := rest(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("wait for %s: %w", addr, err)
+		}
+	}
 }
 
 // nodeStopped is SIGSTOP and, after the pause, SIGCONT. Above 9 s the

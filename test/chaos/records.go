@@ -133,15 +133,23 @@ func produce(ctx context.Context, opts []kgo.Opt, o options) error {
 		return fmt.Errorf("make a producer: %w", err)
 	}
 	defer cl.Close()
-	chunk := 500
-	if o.rate > 0 {
-		chunk = min(chunk, max(o.rate/10, 1))
-	}
-	for from := 0; from < o.records; from += chunk {
-		began := time.Now()
-		records := make([]*kgo.Record, 0, chunk)
-		for n := from; n < min(from+chunk, o.records); n++ {
-			r, err := recordOf(n, began)
+	start := time.Now()
+	for from := 0; from < o.records; {
+		now := time.Now()
+		to := min(from+500, o.records)
+		if o.rate > 0 {
+			// By the start and not by the last write: what an outage holds up is made up for.
+			due := int(now.Sub(start).Seconds() * float64(o.rate))
+			if to = min(to, due); to < min(from+1+o.rate/20, o.records) {
+				if err := rest(ctx, 50*time.Millisecond); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		records := make([]*kgo.Record, 0, to-from)
+		for ; from < to; from++ {
+			r, err := recordOf(from, now)
 			if err != nil {
 				return fmt.Errorf("make a source record: %w", err)
 			}
@@ -149,11 +157,6 @@ func produce(ctx context.Context, opts []kgo.Opt, o options) error {
 		}
 		if err := cl.ProduceSync(ctx, records...).FirstErr(); err != nil {
 			return fmt.Errorf("produce source records: %w", err)
-		}
-		if o.rate > 0 {
-			if err := rest(ctx, time.Duration(len(records))*time.Second/time.Duration(o.rate)-time.Since(began)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
