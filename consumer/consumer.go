@@ -114,6 +114,7 @@ type Consumer struct {
 	mu      sync.Mutex
 	changed *sync.Cond // on mu: calls ended, results committed
 	cl      *kgo.Client
+	joined  *int                    // tells the present group client's callbacks from an abandoned one's
 	regroup context.CancelCauseFunc // drops everything and joins the group anew
 	parts   map[tp]*partition
 	targets map[string]*target

@@ -413,6 +413,7 @@ func (c *Consumer) unstick(now time.Time) {
 			c.log.Error("a handler ignores its deadline; its record stays open", "target", t.Name, "record", e.rec.ID, "origin", e.rec.Origin)
 			// To the target's breaker it is a timeout, so that a probe that hangs is not waited for.
 			r := c.observe(t, e, deadletter.Outcome{Class: deadletter.Suspect, Cause: "stuck"}, now)
+			t.ask = time.Time{}
 			if e.hold = r.Hold; r.Opened {
 				c.takeBack(t)
 			}

@@ -29,6 +29,8 @@ var (
 	errTopicGone = errors.New("a topic was deleted or created again")
 	// More expired at once than can be told before what follows it is read.
 	errLogGone = errors.New("a partition's log start has moved beyond the window")
+	// What follows would be taken for what was read before.
+	errLogShrank = errors.New("a partition's log has become shorter than what was read of it")
 )
 
 // rejoinAfter keeps a reason that does not go away from being acted on in a tight loop.
@@ -58,29 +60,31 @@ func (c *Consumer) patterns() []string {
 func (c *Consumer) runGroup(ctx context.Context) error {
 	first := true
 	for {
+		session, regroup := context.WithCancelCause(ctx)
+		c.mu.Lock()
+		c.regroup = regroup
+		c.mu.Unlock()
 		cl, err := c.join()
 		if err != nil {
 			return err
 		}
 		if first {
 			if err := c.awaitFirstStart(ctx, cl); err != nil {
-				cl.Close()
+				c.leave(cl)
 				return err
 			}
 			first = false
 		}
-		session, regroup := context.WithCancelCause(ctx)
-		c.mu.Lock()
-		c.regroup = regroup
-		c.mu.Unlock()
 		var watched sync.WaitGroup
-		watched.Go(func() { c.watch(session, cl) })
+		watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // handlers can get stuck while all is drained, too
+		watched.Go(func() { c.watch(watching, cl) })
 		err = c.poll(session, cl)
 		if ctx.Err() != nil {
 			c.drainAll()
 		}
 		why := context.Cause(session)
 		regroup(nil)
+		endWatch()
 		watched.Wait()
 		c.leave(cl)
 		if ctx.Err() != nil || err != nil {
@@ -98,6 +102,11 @@ func (c *Consumer) runGroup(ctx context.Context) error {
 // has returned.
 func (c *Consumer) join() (cl *kgo.Client, err error) {
 	made := make(chan struct{})
+	// A client that was given up may still be told of partitions.
+	joined := new(int)
+	c.mu.Lock()
+	c.joined = joined
+	c.mu.Unlock()
 	fetchBytes := min(c.o.MaxInflightBytes/8, 16<<20)
 	c.inflate = kafka.NewInflater(fetchBytes)
 	opts := append(c.client("group"),
@@ -120,14 +129,14 @@ func (c *Consumer) join() (cl *kgo.Client, err error) {
 		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 			select {
 			case <-made:
-				return c.load(ctx, cl, offsets)
+				return c.load(ctx, joined, cl, offsets)
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
 		}),
-		kgo.OnPartitionsAssigned(c.assigned),
-		kgo.OnPartitionsRevoked(c.revoked),
-		kgo.OnPartitionsLost(c.lost),
+		kgo.OnPartitionsAssigned(func(_ context.Context, cl *kgo.Client, added map[string][]int32) { c.assigned(joined, cl, added) }),
+		kgo.OnPartitionsRevoked(func(_ context.Context, cl *kgo.Client, gone map[string][]int32) { c.revoked(joined, cl, gone) }),
+		kgo.OnPartitionsLost(func(_ context.Context, cl *kgo.Client, gone map[string][]int32) { c.lost(joined, cl, gone) }),
 	)
 	if c.o.Instance != "" {
 		opts = append(opts, kgo.InstanceID(c.o.Instance))
@@ -148,6 +157,9 @@ const leaveBound = 3 * time.Second
 // leave leaves the group and drops what is left of the assignment.
 func (c *Consumer) leave(cl *kgo.Client) {
 	member, _ := cl.GroupMetadata()
+	c.mu.Lock()
+	c.joined = nil
+	c.mu.Unlock()
 	c.dropAll()
 	kafka.Close(cl)
 	if c.o.Instance == "" || member == "" {
@@ -182,10 +194,13 @@ func (c *Consumer) leaveStatic(member string) error {
 
 // assigned is called by the group client with partitions that come. What they
 // have done already is read next, in load.
-func (c *Consumer) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
+func (c *Consumer) assigned(joined *int, cl *kgo.Client, added map[string][]int32) {
 	member, _ := cl.GroupMetadata()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.joined != joined {
+		return
+	}
 	c.cl = cl
 	for topic, partitions := range added {
 		for _, n := range partitions {
@@ -219,7 +234,7 @@ func (c *Consumer) kindOf(topic string) (deadletter.Kind, time.Duration) {
 
 // load is called by the group client with the committed offsets of new
 // partitions. It reads their progress, and sets where reading begins.
-func (c *Consumer) load(ctx context.Context, cl *kgo.Client, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+func (c *Consumer) load(ctx context.Context, joined *int, cl *kgo.Client, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	topics := map[string][]int32{}
 	for topic, parts := range offsets {
 		for n := range parts {
@@ -238,17 +253,26 @@ func (c *Consumer) load(ctx context.Context, cl *kgo.Client, offsets map[string]
 		return nil, fmt.Errorf("read the progress of assigned partitions: %w", err)
 	}
 	starts, err := listOffsets(ctx, cl, topics, earliest, committed)
-	if err != nil {
-		return nil, fmt.Errorf("read the log starts of assigned partitions: %w", err)
-	}
+	ends, _ := listOffsets(ctx, cl, topics, latest, uncommitted)
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for k, log := range starts {
-		p, start := c.parts[k], log.offset
-		if p == nil || p.dropped {
+	if c.joined != joined {
+		return nil, errTopicGone // the client was given up
+	}
+	for k, p := range c.parts {
+		if _, asked := offsets[k.topic][k.partition]; !asked || p.dropped {
 			continue
 		}
+		log, found := starts[k]
+		if !found {
+			// No leader: what was committed tells where to begin, and its log
+			// start comes with what is fetched.
+			if _, ok := commits[k]; !ok {
+				return nil, fmt.Errorf("read the log starts of assigned partitions: %w", err)
+			}
+		}
+		start := log.offset
 		p.topicID = ids[k.topic]
 		from := start
 		if commit, ok := commits[k]; ok {
@@ -261,6 +285,13 @@ func (c *Consumer) load(ctx context.Context, cl *kgo.Client, offsets map[string]
 					"topic", k.topic, "partition", k.partition, "error", err)
 				offsets[k.topic][k.partition] = kgo.NewOffset().At(commit.offset)
 				continue
+			}
+			if end, ok := ends[k]; ok && end.offset < pr.Top {
+				c.m.rewound.Inc()
+				c.log.Error("the log of a partition is shorter than what was done of it: records were lost by its brokers, or it was restored. "+
+					"It is read from its start; what is still there of what was done is done again",
+					"topic", k.topic, "partition", k.partition, "end", end.offset, "done_up_to", pr.Top)
+				pr = progress.Progress{Low: start, Top: start, Seen: start, Seq: pr.Seq}
 			}
 			p.tr = progress.NewTracker(pr)
 			from = max(pr.Low, start)
@@ -278,9 +309,9 @@ func (c *Consumer) load(ctx context.Context, cl *kgo.Client, offsets map[string]
 // revoked is called by the group client with partitions that go while this
 // worker is a member: their handlers are waited for, bounded, their results
 // are committed, and their state is dropped.
-func (c *Consumer) revoked(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
+func (c *Consumer) revoked(joined *int, cl *kgo.Client, gone map[string][]int32) {
 	c.mu.Lock()
-	ps := c.held4(gone)
+	ps := c.held4(joined, gone)
 	c.drain(ps)
 	c.drop(ps)
 	c.mu.Unlock()
@@ -290,9 +321,9 @@ func (c *Consumer) revoked(_ context.Context, cl *kgo.Client, gone map[string][]
 
 // lost is called by the group client with partitions that are somebody else's
 // already: nothing of them may be committed.
-func (c *Consumer) lost(_ context.Context, cl *kgo.Client, gone map[string][]int32) {
+func (c *Consumer) lost(joined *int, cl *kgo.Client, gone map[string][]int32) {
 	c.mu.Lock()
-	c.drop(c.held4(gone))
+	c.drop(c.held4(joined, gone))
 	c.mu.Unlock()
 	cl.ResumeFetchPartitions(gone)
 	if n := countPartitions(gone); n > 0 {
@@ -301,7 +332,11 @@ func (c *Consumer) lost(_ context.Context, cl *kgo.Client, gone map[string][]int
 	}
 }
 
-func (c *Consumer) held4(m map[string][]int32) (ps []*partition) {
+// held4 returns what is held of the partitions that the client of a join is told of.
+func (c *Consumer) held4(joined *int, m map[string][]int32) (ps []*partition) {
+	if c.joined != joined {
+		return nil
+	}
 	for topic, partitions := range m {
 		for _, n := range partitions {
 			if p := c.parts[tp{topic, n}]; p != nil {
@@ -322,6 +357,7 @@ func (c *Consumer) drainAll() {
 		ps = append(ps, p)
 	}
 	c.drain(ps)
+	c.cancelCall(errDrained)
 }
 
 // dropAll drops everything that is held.

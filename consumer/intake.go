@@ -85,6 +85,11 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 			return
 		}
 		c.m.fetchErrors.Inc()
+		if errors.Is(err, kerr.UnknownTopicID) { // the client never takes to the new topic of that name
+			c.mu.Lock()
+			c.regroup(errTopicGone)
+			c.mu.Unlock()
+		}
 		if why := c.explainGroup(topic, err); why != nil {
 			fatal = why
 			return
@@ -164,6 +169,10 @@ func (c *Consumer) take(fetches kgo.Fetches) {
 		c.expire(p, now)
 		if p.expiring() && len(arrivals) > 0 {
 			c.regroup(errLogGone) // what was fetched lies behind what is to be told first
+			return
+		}
+		if len(arrivals) > 0 && arrivals[0].offset < p.tr.Next() && f.HighWatermark >= 0 && f.HighWatermark < p.tr.Next() {
+			c.regroup(errLogShrank)
 			return
 		}
 		for _, a := range arrivals {
@@ -268,7 +277,8 @@ func (c *Consumer) admit(p *partition, e *entry) {
 // room; committing makes room for the rest.
 func (c *Consumer) expire(p *partition, now time.Time) {
 	if p.expiring() && p.count < window {
-		c.gone(p, p.tr.Expire(p.logStart, int64(window-p.count)), now)
+		n := max(1, (c.share()-p.bytes)/entryOverhead)
+		c.gone(p, p.tr.Expire(p.logStart, min(n, int64(window-p.count))), now)
 	}
 }
 

@@ -95,6 +95,7 @@ func (l *lane) run(ctx context.Context) {
 				continue
 			}
 			l.backoff = 0
+			l.most = min(l.most+l.c.o.MetadataLimit, maxMetadata)
 			if more {
 				l.flushSoon()
 			}
@@ -189,6 +190,7 @@ func (l *lane) collect() (b *batch, more bool) {
 			seen = s.unseen[n-1].offset + 1
 		}
 		ready := l.ready(p, b.began)
+		single, big := false, false
 		offsets := make([]int64, 0, min(ready, max(room, 0)))
 		for _, e := range p.done[:ready] {
 			if len(offsets) >= room || bytes >= maxBatchBytes || p.kind == deadletter.Source && !e.expired && e.offset >= seen {
@@ -201,7 +203,7 @@ func (l *lane) collect() (b *batch, more bool) {
 			offsets = append(offsets, e.offset)
 			bytes += e.size
 			if alone {
-				b.alone, b.big = true, c.tooBig(e)
+				single, big, more = true, c.tooBig(e), true
 				break
 			}
 		}
@@ -227,7 +229,8 @@ func (l *lane) collect() (b *batch, more bool) {
 		p.unseen = slices.Delete(p.unseen, 0, len(s.unseen))
 		p.open = true
 		b.parts = append(b.parts, s)
-		if b.alone {
+		if single && n == len(offsets) {
+			b.alone, b.big = true, big
 			break
 		}
 	}
@@ -337,7 +340,7 @@ func (l *lane) failed(ctx context.Context, b *batch, err error, took time.Durati
 	case errors.As(err, &too):
 		l.block(too)
 		return true
-	case fencedProducer(err) && (c.replaced(ctx) || took < transactionTimeout && l.fencedAgain(c.now())):
+	case fencedProducer(err) && (c.replaced(ctx) || c.o.Instance != "" && took < transactionTimeout && l.fencedAgain(c.now())):
 		c.fail(c.fenced(err))
 		return false
 	}
@@ -383,6 +386,7 @@ func (l *lane) block(err *tooLargeError) {
 	if e.p.dropped {
 		return
 	}
+	c.changed.Broadcast() // a drain does not wait for it
 	if i := slices.Index(e.p.done, e); i >= 0 {
 		topic := c.copyTopic(e)
 		e.p.done = slices.Delete(e.p.done, i, i+1)

@@ -21,6 +21,7 @@ type Registerer = prometheus.Registerer
 type metrics struct {
 	c *Consumer
 
+	rewound                                       prometheus.Counter
 	resolved, enqueued, lateResults, fetchErrors  prometheus.Counter
 	lost, regroups, ambiguous, oversized, expired prometheus.Counter
 	progressRefused, progressDeferred             prometheus.Counter
@@ -50,6 +51,7 @@ func newMetrics(c *Consumer) *metrics {
 		c:                c,
 		resolved:         counter("resolved_total", "Records resolved, counted when that is committed."),
 		poison:           counters("poison_total", "Records sent to poison, counted when that is committed.", "reason"),
+		rewound:          counter("recon_dlq_rewound_partitions_total", "Partitions whose log was shorter than what was done of it, and that were read again from their start."),
 		enqueued:         counter("recon_dlq_enqueued_total", "Records taken over from source topics, counted with their enqueued event."),
 		retries:          counters("recon_dlq_retries_total", "Copies sent to a tier, by its delay.", "tier"),
 		attempts:         counters("recon_dlq_attempts_total", "Handler calls that ended, by target and class of outcome.", "target", "class"),
@@ -116,7 +118,7 @@ func (m *metrics) register(r Registerer) error {
 	}
 	var errs []error
 	for _, x := range []prometheus.Collector{
-		m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.produceFailures, m.lateResults, m.fetchErrors, m.lost, m.regroups,
+		m.rewound, m.resolved, m.poison, m.enqueued, m.retries, m.attempts, m.repaired, m.txns, m.produceFailures, m.lateResults, m.fetchErrors, m.lost, m.regroups,
 		m.ambiguous, m.oversized, m.expired, m.progressRefused, m.progressDeferred, m.handler, m.lateness, m.txnSeconds, m,
 	} {
 		errs = append(errs, r.Register(x))

@@ -119,7 +119,11 @@ func (e *entry) eventType() audit.Type {
 func (c *Consumer) copyTopic(e *entry) string {
 	switch e.decision.Action {
 	case policy.Retry, policy.Snooze, policy.Retier:
-		return c.tiers[e.decision.Tier]
+		topic, ok := c.tiers[e.decision.Tier]
+		if !ok {
+			panic("policy decided for a tier it does not have") // a retry without a copy would be a loss
+		}
+		return topic
 	case policy.ToPoison:
 		return c.o.Poison
 	case policy.Call, policy.Wait, policy.HoldBack, policy.Resolve:

@@ -23,7 +23,7 @@ type commit struct {
 func (c *Consumer) fetchProgress(ctx context.Context, cl *kgo.Client, topics map[string][]int32, ids map[string][16]byte) (map[tp]commit, error) {
 	for {
 		commits, err := c.fetchProgressOnce(ctx, cl, topics, ids)
-		if err == nil || !kerr.IsRetriable(err) {
+		if err == nil || !kerr.IsRetriable(err) || errors.Is(err, kerr.UnknownTopicID) {
 			return commits, err
 		}
 		// The coordinator moves or loads, or a transaction over these offsets is
@@ -187,7 +187,8 @@ const (
 	committed   = int8(1)
 )
 
-// listOffsets reads one place of every partition.
+// listOffsets reads one place of every partition. With an error it returns what
+// could be read: a partition without a leader says nothing about the others.
 func listOffsets(ctx context.Context, cl *kgo.Client, topics map[string][]int32, at int64, level int8) (map[tp]listed, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
@@ -202,10 +203,12 @@ func listOffsets(ctx context.Context, cl *kgo.Client, topics map[string][]int32,
 		}
 		req.Topics = append(req.Topics, t)
 	}
+	var failed error
 	offsets := map[tp]listed{}
 	for _, shard := range cl.RequestSharded(ctx, req) {
 		if shard.Err != nil {
-			return nil, shard.Err
+			failed = shard.Err
+			continue
 		}
 		resp, ok := shard.Resp.(*kmsg.ListOffsetsResponse)
 		if !ok {
@@ -214,13 +217,14 @@ func listOffsets(ctx context.Context, cl *kgo.Client, topics map[string][]int32,
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+					failed = fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+					continue
 				}
 				offsets[tp{t.Topic, p.Partition}] = listed{p.Offset, time.UnixMilli(p.Timestamp)}
 			}
 		}
 	}
-	return offsets, nil
+	return offsets, failed
 }
 
 // listed is an answer of listOffsets.

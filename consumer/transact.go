@@ -83,7 +83,7 @@ func (l *lane) dial(ctx context.Context, big bool) (*producer, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(fastest)),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
-			if big {
+			if big && topic != c.o.Audit {
 				return bigBatch
 			}
 			return min(c.limitOf(topic), 1<<30) - batchOverhead
@@ -362,7 +362,9 @@ func (l *lane) commitOffsets(ctx context.Context, b *batch) error {
 		// Every partition has its own code: one that fails is left out, and an
 		// end would commit its outputs without its progress.
 		var failed error
+		answered := 0
 		for _, t := range resp.Topics {
+			answered += len(t.Partitions)
 			for _, p := range t.Partitions {
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					l.refused(b, t.Topic, t.TopicID, p.Partition, err)
@@ -370,7 +372,7 @@ func (l *lane) commitOffsets(ctx context.Context, b *batch) error {
 				}
 			}
 		}
-		return failed
+		return b.unanswered(answered, failed)
 	})
 }
 
@@ -463,7 +465,9 @@ func (l *lane) plainCommit(ctx context.Context, b *batch) error {
 		return fmt.Errorf("commit offsets: %w", err)
 	}
 	var failed error
+	answered := 0
 	for _, t := range resp.Topics {
+		answered += len(t.Partitions)
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 				l.refused(b, t.Topic, t.TopicID, p.Partition, err)
@@ -471,7 +475,16 @@ func (l *lane) plainCommit(ctx context.Context, b *batch) error {
 			}
 		}
 	}
-	return failed
+	return b.unanswered(answered, failed)
+}
+
+// unanswered makes an error of partitions that a commit's answer leaves out:
+// without a word on them they cannot be taken for committed.
+func (b *batch) unanswered(answered int, err error) error {
+	if err == nil && answered < len(b.parts) {
+		return fmt.Errorf("commit offsets: the broker answered for %d of %d partitions", answered, len(b.parts))
+	}
+	return err
 }
 
 // partitioner sends audit events where the outputs say and copies where their key says.

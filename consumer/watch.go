@@ -57,14 +57,9 @@ func (c *Consumer) watch(ctx context.Context, cl *kgo.Client) {
 func (c *Consumer) watchEnds(ctx context.Context, cl *kgo.Client, topics map[string][]int32) {
 	ctx, cancel := context.WithTimeout(ctx, endsEvery)
 	defer cancel()
-	stable, err := listOffsets(ctx, cl, topics, latest, committed)
-	if err != nil {
-		return // the next round asks again; the gauges keep what was known
-	}
-	high, err := listOffsets(ctx, cl, topics, latest, uncommitted)
-	if err != nil {
-		return
-	}
+	// Of what cannot be read the gauges keep what was known; the next round asks again.
+	stable, _ := listOffsets(ctx, cl, topics, latest, committed)
+	high, _ := listOffsets(ctx, cl, topics, latest, uncommitted)
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,10 +89,7 @@ func (c *Consumer) watermarks(p *partition, high, stable int64, now time.Time) {
 func (c *Consumer) watchStarts(ctx context.Context, cl *kgo.Client, topics map[string][]int32) {
 	ctx, cancel := context.WithTimeout(ctx, endsEvery)
 	defer cancel()
-	starts, err := listOffsets(ctx, cl, topics, earliest, committed)
-	if err != nil {
-		return
-	}
+	starts, _ := listOffsets(ctx, cl, topics, earliest, committed)
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

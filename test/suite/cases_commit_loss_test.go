@@ -363,6 +363,7 @@ func TestC008RecordsPolledButNotHandledAreHandledAfterAKill(t *testing.T) {
 	x.sendN(records)
 	killed := x.mortal(instance("w1"), few)
 	x.eventually("it is in the middle", func() bool { return done(killed.player) >= 100 })
+	committed := int(done(killed.player))
 	killed.kill()
 	next := x.launch(instance("w1"), few)
 	x.reaches(records)
@@ -370,9 +371,9 @@ func TestC008RecordsPolledButNotHandledAreHandledAfterAKill(t *testing.T) {
 	if rep := x.counted(nil); rep.Records != records {
 		t.Errorf("want %d records: %s", records, rep)
 	}
-	// In flight at the kill, and finished within the last transactions.
-	if n := x.calledTwice(); n > 4*concurrency {
-		t.Errorf("%d records were handed to the handler again", n)
+	// What was committed is not handed out again, however slow the machine is.
+	if n := x.calledTwice(); n > records-committed {
+		t.Errorf("%d records were handed to the handler again, %d of %d were committed", n, committed, records)
 	}
 }
 

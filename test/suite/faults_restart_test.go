@@ -39,9 +39,9 @@ func TestAWorkerThatIsStoppedAndStartedAgainCallsNoHandlerTwice(t *testing.T) {
 func TestANewWorkerTakesOverFromAKilledOne(t *testing.T) {
 	each(t, func(t *testing.T, b brokers.Broker) {
 		for _, c := range []takeover{
-			{"static member", []func(*consumer.Options){instance("w1")}, 8 * time.Second},
+			{"static member", []func(*consumer.Options){instance("w1")}, 30 * time.Second},
 			{"dynamic member", nil, 45 * time.Second},
-			{"static member at least once", []func(*consumer.Options){instance("w1"), atLeastOnce}, 8 * time.Second},
+			{"static member at least once", []func(*consumer.Options){instance("w1"), atLeastOnce}, 30 * time.Second},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

@@ -170,14 +170,14 @@ func (x *bench) sendN(n int) {
 // eventually waits until ok, or fails the test saying what was waited for.
 func (x *bench) eventually(what string, ok func() bool) {
 	x.t.Helper()
-	deadline := time.NewTimer(60 * time.Second)
+	deadline := time.NewTimer(3 * time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-deadline.C:
-			x.t.Fatalf("waited a minute for: %s", what)
+			x.t.Fatalf("waited three minutes for: %s", what)
 		case <-tick.C:
 		}
 	}
