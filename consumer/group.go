@@ -497,7 +497,7 @@ func (c *Consumer) checkFirstStart(ctx context.Context, cl *kgo.Client) error {
 		return firstStart(err)
 	}
 	commits, err := c.fetchProgress(ctx, cl, topics, ids)
-	if err != nil {
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // nobody has joined it yet: no commits
 		return firstStart(explainRead(err, c.o.Group))
 	}
 	if len(commits) > 0 || events == 0 {

@@ -19,11 +19,17 @@ type commit struct {
 	metadata string
 }
 
-// fetchProgress reads the group's stable commits of topics. Partitions without one are missing from the answer.
+// errNoWord says that an answer leaves out what was asked for. No word on a
+// partition is not the same as no commit: read as that, work would be done twice.
+var errNoWord = errors.New("the answer leaves out partitions that were asked for")
+
+// fetchProgress reads the group's stable commits of topics. Partitions without
+// one are missing from what it returns, but not from the broker's answer.
 func (c *Consumer) fetchProgress(ctx context.Context, cl *kgo.Client, topics map[string][]int32, ids map[string][16]byte) (map[tp]commit, error) {
 	for {
 		commits, err := c.fetchProgressOnce(ctx, cl, topics, ids)
-		if err == nil || !kerr.IsRetriable(err) || errors.Is(err, kerr.UnknownTopicID) {
+		again := kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, errNoWord)
+		if !again {
 			return commits, err
 		}
 		// The coordinator moves or loads, or a transaction over these offsets is
@@ -52,15 +58,13 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 	if err != nil {
 		return nil, err
 	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
 		return nil, err
 	}
 	commits := map[tp]commit{}
+	answered := map[tp]bool{}
 	for _, g := range resp.Groups {
 		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
-			if errors.Is(err, kerr.GroupIDNotFound) {
-				continue // a group nobody has joined yet has no commits
-			}
 			return nil, err
 		}
 		for _, t := range g.Topics {
@@ -72,6 +76,7 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					return nil, fmt.Errorf("%s/%d: %w", topic, p.Partition, err)
 				}
+				answered[tp{topic, p.Partition}] = true
 				if p.Offset < 0 {
 					continue
 				}
@@ -80,6 +85,13 @@ func (c *Consumer) fetchProgressOnce(ctx context.Context, cl *kgo.Client, topics
 					m = *p.Metadata
 				}
 				commits[tp{topic, p.Partition}] = commit{p.Offset, m}
+			}
+		}
+	}
+	for topic, partitions := range topics {
+		for _, p := range partitions {
+			if !answered[tp{topic, p}] {
+				return nil, fmt.Errorf("%s/%d: %w", topic, p, errNoWord)
 			}
 		}
 	}
