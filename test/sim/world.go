@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -457,6 +458,23 @@ func (w *world) settle() {
 		}
 	}
 	w.t.Errorf("not settled after 20 minutes: %v %v\n%s", rep, err, strings.Join(rep.Faults, "\n"))
+	if len(rep.Faults) > 0 {
+		w.tell(rep.Faults[0])
+	}
+}
+
+// tell logs the life of the record that a fault is about, as the trail has it.
+func (w *world) tell(fault string) {
+	id := regexp.MustCompile(`[0-9a-f]{32}`).FindString(fault)
+	events, err := brokers.ReadAll(context.Background(), w.b, w.names.Audit)
+	if id == "" || err != nil {
+		return
+	}
+	for _, e := range events {
+		if string(e.Key) == id {
+			w.t.Logf("%s/%d/%d at %s by producer %d/%d: %s", e.Topic, e.Partition, e.Offset, e.Timestamp.UTC().Format(time.RFC3339Nano), e.ProducerID, e.ProducerEpoch, e.Value)
+		}
+	}
 }
 
 func (w *world) check(settled bool) (invariants.Report, error) {
