@@ -363,7 +363,7 @@ func TestC008RecordsPolledButNotHandledAreHandledAfterAKill(t *testing.T) {
 	x.sendN(records)
 	killed := x.mortal(instance("w1"), few)
 	x.eventually("it is in the middle", func() bool { return done(killed.player) >= 100 })
-	committed := int(done(killed.player))
+	committed := done(killed.player)
 	killed.kill()
 	next := x.launch(instance("w1"), few)
 	x.reaches(records)
