@@ -154,17 +154,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.mu.Unlock()
 
 	var parts sync.WaitGroup
-	escalateCtx, stopEscalator := context.WithCancel(ctx)
-	defer stopEscalator()
-	run := func(name string, ctx context.Context, f func(context.Context) error) {
+	run := func(name string, f func(context.Context) error) {
 		parts.Go(func() {
 			if err := f(ctx); err != nil {
 				fail(fmt.Errorf("%s: %w", name, err))
 			}
 		})
 	}
-	run("worker", ctx, engine.Run)
-	run("escalation", escalateCtx, escalator.Run)
+	run("worker", engine.Run)
+	run("escalation", escalator.Run)
 	go w.becomeReady(ctx, engine)
 	parts.Wait()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
