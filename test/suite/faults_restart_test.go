@@ -61,11 +61,12 @@ type takeover struct {
 
 func (c takeover) play(t *testing.T, b brokers.Broker) {
 	t.Helper()
-	x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(10*time.Millisecond))
-	x.sendN(1500)
+	x := newBench(t, b, 3, 3, []time.Duration{time.Second}, slow(50*time.Millisecond))
+	x.sendN(1000)
 	killed := x.launch(c.tweaks...)
 	x.eventually("some records are done", func() bool { return done(killed) >= 100 })
 	killed.wire.cut()
+	x.sendN(500) // whatever the first has done by now, there is work for the next
 	began := time.Now()
 	next := x.launch(c.tweaks...)
 	x.eventually("the new worker commits", func() bool { return done(next) > 0 })
