@@ -320,6 +320,9 @@ func (l *lane) commitDone(b *batch) {
 // transaction times out is fenced by the broker, not by somebody else. It reports whether the lane goes on.
 func (l *lane) failed(ctx context.Context, b *batch, err error, took time.Duration) bool {
 	c := l.c
+	if errors.Is(err, kerr.UnknownTopicID) {
+		l.close() // a topic was made anew, and a client never takes to the new one of that name
+	}
 	var too *tooLargeError
 	var refused *refusedError
 	switch {

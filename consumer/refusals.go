@@ -48,6 +48,8 @@ func (e *refusedError) Error() string {
 	return "produce: " + strings.Join(all, "; ")
 }
 
+func (e *refusedError) Unwrap() []error { return slices.Collect(maps.Values(e.topics)) }
+
 // ofTopic reports whether err is about the topic that was written to, not about
 // the producer or its transaction.
 func ofTopic(err error) bool {
