@@ -281,7 +281,7 @@ func (c *Consumer) load(ctx context.Context, joined *int, cl *kgo.Client, offset
 				p.refused = true
 				cl.PauseFetchPartitions(map[string][]int32{k.topic: {k.partition}})
 				c.log.Error("the committed progress of a partition cannot be read: it is refused, so that nothing is done twice. "+
-					"Stop all workers of this version, or reset the group's offset of this partition if it was set by hand",
+					"Stop all workers of this version, or, if it was set by hand, stop all and delete the group's offset of this partition: it is read again from its start then",
 					"topic", k.topic, "partition", k.partition, "error", err)
 				offsets[k.topic][k.partition] = kgo.NewOffset().At(commit.offset)
 				continue
