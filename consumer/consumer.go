@@ -24,6 +24,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"slices"
 	"sync"
@@ -321,6 +322,13 @@ func randomNonce() uint64 {
 	var b [8]byte
 	rand.Read(b[:]) // never fails, see its documentation
 	return binary.BigEndian.Uint64(b[:])
+}
+
+// nonceOf marks a random nonce with the topic that the progress is of: one of the
+// same name that was made anew has another id. A commit by name, which is all that
+// brokers before Kafka 4.3 know within a transaction, may come after that.
+func nonceOf(random uint64, topicID [16]byte) uint64 {
+	return random<<32 | uint64(crc32.ChecksumIEEE(topicID[:]))
 }
 
 // limitOf is the largest record batch a topic takes, in bytes.

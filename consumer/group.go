@@ -286,7 +286,12 @@ func (c *Consumer) load(ctx context.Context, joined *int, cl *kgo.Client, offset
 				offsets[k.topic][k.partition] = kgo.NewOffset().At(commit.offset)
 				continue
 			}
-			if end, ok := ends[k]; ok && end.offset < pr.Top {
+			if uint32(pr.Nonce) != uint32(nonceOf(0, p.topicID)) {
+				c.m.rewound.Inc()
+				c.log.Error("the committed progress of a partition is of another topic of this name: the topic was deleted and made anew. It is read from its start",
+					"topic", k.topic, "partition", k.partition, "done_up_to", pr.Top)
+				pr = progress.Fresh(start)
+			} else if end, ok := ends[k]; ok && end.offset < pr.Top {
 				c.m.rewound.Inc()
 				c.log.Error("the log of a partition is shorter than what was done of it: records were lost by its brokers, or it was restored. "+
 					"It is read from its start; what is still there of what was done is done again",

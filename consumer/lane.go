@@ -210,7 +210,7 @@ func (l *lane) collect() (b *batch, more bool) {
 		if len(offsets) < ready {
 			more = true
 		}
-		plan, n, err := p.tr.Plan(offsets, b.nonce, seen, p.tr.Committed().Seq+int64(len(s.unseen)), p.limit)
+		plan, n, err := p.tr.Plan(offsets, nonceOf(b.nonce, p.topicID), seen, p.tr.Committed().Seq+int64(len(s.unseen)), p.limit)
 		if err != nil {
 			c.m.progressRefused.Inc()
 			continue // nothing fits until other results come: wait, do not spin
@@ -420,7 +420,7 @@ func (l *lane) commitIdle(ctx context.Context) {
 			continue
 		}
 		have := p.tr.Committed()
-		plan, _, err := p.tr.Plan(nil, b.nonce, max(have.Seen, p.tr.Next()), have.Seq, p.limit)
+		plan, _, err := p.tr.Plan(nil, nonceOf(b.nonce, p.topicID), max(have.Seen, p.tr.Next()), have.Seq, p.limit)
 		if err != nil {
 			continue
 		}
