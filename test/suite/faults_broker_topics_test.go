@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/recon-dlq/recon-dlq/audit"
 	"github.com/recon-dlq/recon-dlq/consumer"
@@ -159,9 +161,15 @@ func TestATopicThatIsMadeAnewIsAnotherTopic(t *testing.T) {
 func TestResultsOfATopicThatIsGoneAreNoProgressOfTheNewOne(t *testing.T) {
 	each(t, func(t *testing.T, b brokers.Broker) {
 		for _, c := range []struct {
-			name  string
-			later bool // it is made again only when the worker has noticed
-		}{{"made again at once", false}, {"made again later", true}} {
+			name   string
+			later  bool                      // it is made again only when the worker has noticed
+			tweaks []func(*consumer.Options) // commits name topics by their ids or, before Kafka 4.3, by their names
+		}{
+			{"made again at once", false, nil},
+			{"made again later", true, nil},
+			{"made again at once, old broker", false, []func(*consumer.Options){before43}},
+			{"made again at once, old broker, at least once", false, []func(*consumer.Options){before43, atLeastOnce}},
+		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				g := newGate()
@@ -172,9 +180,17 @@ func TestResultsOfATopicThatIsGoneAreNoProgressOfTheNewOne(t *testing.T) {
 					return resolved
 				})
 				x.target[0].Timeout = 20 * time.Second
-				p := x.launch(func(o *consumer.Options) { o.Concurrency = 200 })
+				p := x.launch(append(c.tweaks, func(o *consumer.Options) { o.Concurrency = 200 })...)
 				x.sendAs("old", 100)
 				x.eventually("all are in the handler", func() bool { return p.metric("recon_dlq_inflight", "state", "calling") == 100 })
+				if !c.later { // nor does it notice before it has committed them, or tried to
+					p.wire.treat(func(k kmsg.Key) fate {
+						if k == kmsg.Fetch {
+							return loseRequest
+						}
+						return pass
+					})
+				}
 				x.remove(x.names.Source)
 				if c.later {
 					g.open()
@@ -183,6 +199,10 @@ func TestResultsOfATopicThatIsGoneAreNoProgressOfTheNewOne(t *testing.T) {
 				x.create(x.names.Source)
 				x.sendAs("new", 200) // the first of them where the old ones were
 				g.open()
+				x.eventually("the results are committed or refused", func() bool {
+					return done(p) > 0 || p.metric("recon_dlq_transactions_total", "result", "aborted") > 0
+				})
+				p.wire.treat(nil)
 				x.ends("new", 200, p)
 				x.eventually("nothing of the old topic is left", func() bool { return p.metric("recon_dlq_inflight") == 0 })
 				if n := p.metric("recon_dlq_regroups_total"); n > 3 {
@@ -199,6 +219,11 @@ func TestResultsOfATopicThatIsGoneAreNoProgressOfTheNewOne(t *testing.T) {
 			})
 		}
 	})
+}
+
+// before43 makes a worker speak as with a broker whose commits know topics by name only.
+func before43(o *consumer.Options) {
+	o.Client = append(o.Client, kgo.MaxVersions(kversion.V4_0_0()))
 }
 
 // Partitions are seen within the metadata age, 15 s, and read from their start.
