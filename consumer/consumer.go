@@ -135,8 +135,9 @@ type Consumer struct {
 	skew       *time.Duration // broker's clock minus ours, nil: not known
 	acked      acked          // the last audit events that were acknowledged
 
-	fetchErrorAt time.Time       // when a fetch error was last logged; owned by the poll loop
-	inflate      *kafka.Inflater // of the group client; owned by the poll loop
+	fetchErrorAt time.Time           // when a fetch error was last logged; owned by the poll loop
+	inflate      *kafka.Inflater     // of the group client; owned by the poll loop
+	headers      []deadletter.Header // of the record that is parsed; owned by the poll loop
 
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc

@@ -206,21 +206,18 @@ func (c *Consumer) parse(p *partition, r *kgo.Record, now time.Time) (*entry, *d
 		return buf[len(buf)-len(b) : len(buf) : len(buf)]
 	}
 	m.Key, m.Value = own(r.Key), own(r.Value)
-	if len(r.Headers) > 0 {
-		m.Headers = make([]deadletter.Header, len(r.Headers))
-		for i, h := range r.Headers {
-			m.Headers[i] = deadletter.Header{Key: h.Key, Value: own(h.Value)}
-		}
+	m.Headers = c.headers[:0]
+	for _, h := range r.Headers {
+		m.Headers = append(m.Headers, deadletter.Header{Key: h.Key, Value: own(h.Value)})
 	}
+	c.headers = m.Headers
 	e := &entry{p: p, offset: r.Offset, appended: m.Timestamp, index: -1, slot: -1}
-	var bad *deadletter.MalformedError
 	rec, err := deadletter.Read(m, deadletter.ReadOptions{
 		Kind: p.kind, Delay: p.delay, MaxWait: c.o.Policy.MaxWait(), Now: now, ClusterID: c.o.ClusterID,
 	})
-	if err != nil && !errors.As(err, &bad) {
-		bad = &deadletter.MalformedError{}
-	}
+	bad := malformed(err)
 	e.rec = rec
+	e.rec.Foreign = append([]deadletter.Header(nil), rec.Foreign...) // else they are c.headers
 	e.size = int64(rec.Size()) + entryOverhead
 	if bad == nil && p.kind == deadletter.Source {
 		if start := c.o.Policy.Start(&e.rec); start != e.rec.Attempt {
@@ -230,6 +227,16 @@ func (c *Consumer) parse(p *partition, r *kgo.Record, now time.Time) (*entry, *d
 	}
 	e.target = c.targets[c.o.Policy.Rule(&e.rec).Target]
 	return e, bad
+}
+
+// malformed is what is wrong with a record that cannot be read; nil: nothing.
+func malformed(err error) *deadletter.MalformedError {
+	if err == nil {
+		return nil
+	}
+	bad := &deadletter.MalformedError{}
+	errors.As(err, &bad)
+	return bad
 }
 
 // entryOverhead is about what an entry weighs beside its record's bytes.

@@ -29,6 +29,7 @@ type lane struct {
 	told    time.Time     // when a failure was last logged
 	untold  int           // failures since
 	most    int           // characters of progress in one transaction
+	room    outbox        // of the loop
 
 	refusals map[string]*refusal // topics that take no copies at present; guarded by Consumer.mu
 }

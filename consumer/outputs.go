@@ -16,16 +16,28 @@ type output struct {
 	entry  *entry // nil: an audit event
 }
 
+// outbox is the room that the outputs of one transaction after the other take.
+type outbox struct {
+	outs    []output
+	bytes   []byte             // events, keys, and values of headers
+	headers []kgo.RecordHeader // of copies
+	scratch []deadletter.Header
+}
+
+// empty makes the room free for the next transaction, and keeps no record's bytes.
+func (o *outbox) empty() {
+	clear(o.outs)
+	clear(o.headers)
+	clear(o.scratch)
+	o.outs, o.bytes, o.headers, o.scratch = o.outs[:0], o.bytes[:0], o.headers[:0], o.scratch[:0]
+}
+
 // outputs makes what a batch produces: for each partition the enqueued events,
 // then per result its copy and its event. The events are numbered on from what
-// the partition's progress says, so that an abort leaves no gap.
-func (c *Consumer) outputs(b *batch) []output {
-	n := 0
-	for _, s := range b.parts {
-		n += len(s.unseen) + 2*len(s.done)
-	}
-	outs := make([]output, 0, n)
-	events := make([]byte, 0, eventSize*n)
+// the partition's progress says, so that an abort leaves no gap. They are valid
+// until the room is emptied.
+func (c *Consumer) outputs(b *batch, room *outbox) []output {
+	outs, bytes, headers, scratch := room.outs, room.bytes, room.headers, room.scratch
 	for _, s := range b.parts {
 		seq := s.plan.Progress.Seq - int64(len(s.unseen)+len(s.done))
 		event := func(t audit.Type, at time.Time, r *deadletter.Record, d policy.Decision) {
@@ -35,13 +47,19 @@ func (c *Consumer) outputs(b *batch) []output {
 			if d.Reason != "" {
 				ev.Reason = d.Reason
 			}
-			from := len(events)
-			events = ev.AppendJSON(events)
+			var key []byte
+			from := len(bytes)
+			if ev.RecordID != "" { // else null
+				bytes = append(bytes, ev.RecordID...)
+				key = bytes[from:len(bytes):len(bytes)]
+			}
+			from = len(bytes)
+			bytes = ev.AppendJSON(bytes)
 			outs = append(outs, output{record: kgo.Record{
 				Topic:     c.o.Audit,
 				Partition: c.auditPartition(r),
-				Key:       ev.Key(),
-				Value:     events[from:len(events):len(events)],
+				Key:       key,
+				Value:     bytes[from:len(bytes):len(bytes)],
 			}})
 		}
 		for _, e := range s.unseen {
@@ -50,11 +68,17 @@ func (c *Consumer) outputs(b *batch) []output {
 		for _, e := range s.done {
 			r := e.after()
 			if topic := c.copyTopic(e); topic != "" {
-				outs = append(outs, output{entry: e, record: kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: kgoHeaders(r.Headers())}})
+				scratch, bytes = r.AppendHeaders(scratch[:0], bytes)
+				from := len(headers)
+				for _, h := range scratch {
+					headers = append(headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+				}
+				outs = append(outs, output{entry: e, record: kgo.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: headers[from:len(headers):len(headers)]}})
 			}
 			event(e.eventType(), e.decided, &r, e.decision)
 		}
 	}
+	*room = outbox{outs, bytes, headers, scratch}
 	return outs
 }
 
@@ -69,9 +93,6 @@ func split(outs []output) (copies, events []output) {
 	}
 	return copies, events
 }
-
-// eventSize is about the size of an audit event, in bytes.
-const eventSize = 512
 
 // after is the record as its copy carries it.
 func (e *entry) after() deadletter.Record {
@@ -138,12 +159,4 @@ func (c *Consumer) auditPartition(r *deadletter.Record) int32 {
 		topic, partition = r.Input.Topic, r.Input.Partition
 	}
 	return audit.Partition(topic, partition, c.o.AuditPartitions)
-}
-
-func kgoHeaders(hs []deadletter.Header) []kgo.RecordHeader {
-	out := make([]kgo.RecordHeader, len(hs))
-	for i, h := range hs {
-		out[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
-	}
-	return out
 }

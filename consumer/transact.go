@@ -78,10 +78,14 @@ func (l *lane) reopen(ctx context.Context, big bool) error {
 
 func (l *lane) dial(ctx context.Context, big bool) (*producer, error) {
 	c := l.c
+	compression := kgo.SnappyCompression() // zstd was a third of the CPU that the engine uses
+	if big {
+		compression = kgo.ZstdCompression()
+	}
 	opts := append(c.client("lane"),
 		kgo.RecordPartitioner(partitioner{audit: c.o.Audit, keyed: kgo.StickyKeyPartitioner(nil)}),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(fastest)),
+		kgo.ProducerBatchCompression(compression),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
 			if big && topic != c.o.Audit {
 				return bigBatch
@@ -155,9 +159,11 @@ func (l *lane) commit(ctx context.Context, b *batch) error {
 	err := l.transact(ctx, b)
 	l.c.m.transaction(err, time.Since(began))
 	if err != nil {
+		l.room = outbox{} // the client may still be sending what failed
 		l.restore(b)
 		return err
 	}
+	l.room.empty()
 	l.commitDone(b)
 	return nil
 }
@@ -168,7 +174,7 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 			return err
 		}
 	}
-	records := l.c.outputs(b)
+	records := l.c.outputs(b, &l.room)
 	if l.c.o.AtLeastOnce {
 		// Copies first: what the trail tells has happened.
 		copies, events := split(records)
@@ -499,9 +505,6 @@ func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
 	}
 	return p.keyed.ForTopic(topic)
 }
-
-// fastest is zstd's cheapest level: half the CPU of the default, a little larger.
-const fastest = 1
 
 // Sizes of batches.
 const (

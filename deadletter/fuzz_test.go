@@ -283,9 +283,9 @@ func BenchmarkHeaders(b *testing.B) {
 		b.Fatal(err)
 	}
 	r.ErrorClass, r.Error = "http_503", "the ledger is being migrated"
-	dst := make([]deadletter.Header, 0, 32)
+	dst, buf := make([]deadletter.Header, 0, 32), make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = r.AppendHeaders(dst[:0])
+		dst, buf = r.AppendHeaders(dst[:0], buf[:0])
 	}
 }

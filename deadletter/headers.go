@@ -173,7 +173,7 @@ func (o *owned) word(name ownedHeader, limit int) string {
 	if len(v) > limit {
 		o.repaired = true
 	}
-	return cutText(string(v[:min(len(v), limit+utf8.UTFMax)]), limit)
+	return cutText(borrow(v[:min(len(v), limit+utf8.UTFMax)]), limit)
 }
 
 // believe fills the record from the owned headers of a topic of ours. It
@@ -181,7 +181,7 @@ func (o *owned) word(name ownedHeader, limit int) string {
 func (r *Record) believe(own *owned, m Message, o ReadOptions, arrival int64) *MalformedError {
 	now := o.Now.UnixMilli()
 	if own.last[ownID] != nil {
-		r.ID = string(own.last[ownID])
+		r.ID = borrow(own.last[ownID])
 	} else {
 		r.arrive(m, o)
 		r.note(NoteIdentityMissing)
@@ -192,7 +192,7 @@ func (r *Record) believe(own *owned, m Message, o ReadOptions, arrival int64) *M
 	}
 	switch {
 	case own.last[ownOrigin] != nil:
-		r.Origin = string(own.last[ownOrigin])
+		r.Origin = borrow(own.last[ownOrigin])
 	case r.Origin == "": // audit needs one: where the record is known to have been
 		r.Origin = m.Place.String()
 		own.repaired = true
@@ -269,16 +269,16 @@ func addMillis(t int64, d time.Duration) int64 { return t + d.Milliseconds() }
 // Headers is the headers of a copy of the record: the foreign ones in order,
 // then each owned one that has something to say, once.
 func (r *Record) Headers() []Header {
-	return r.AppendHeaders(make([]Header, 0, len(r.Foreign)+len(ownedNames)))
+	// All owned values share one buffer: 9 numbers, "true", and the texts.
+	texts := 2*idBytes + len(r.Origin) + len(r.ErrorClass) + min(len(r.Error), MaxErrorBytes) + len(r.Reason)
+	hs, _ := r.AppendHeaders(make([]Header, 0, len(r.Foreign)+len(ownedNames)), make([]byte, 0, 192+texts))
+	return hs
 }
 
-// AppendHeaders appends what Headers returns to dst. Values of foreign headers
-// are shared with the record.
-func (r *Record) AppendHeaders(dst []Header) []Header {
+// AppendHeaders appends what Headers returns to dst, and the values of the owned
+// ones to buf, which they share. Values of foreign headers are shared with the record.
+func (r *Record) AppendHeaders(dst []Header, buf []byte) ([]Header, []byte) {
 	dst = append(dst, r.Foreign...)
-	message := CutError(r.Error)
-	// All owned values share one buffer: 9 numbers, "true", and the texts.
-	buf := make([]byte, 0, 192+2*idBytes+len(r.Origin)+len(r.ErrorClass)+len(message)+len(r.Reason))
 	text := func(name, value string) {
 		if value == "" {
 			return
@@ -306,14 +306,14 @@ func (r *Record) AppendHeaders(dst []Header) []Header {
 	optional(HeaderEnqueued, r.Enqueued)
 	optional(HeaderFirstFailed, r.FirstFailed)
 	text(HeaderErrorClass, cutText(r.ErrorClass, maxWordBytes))
-	text(HeaderError, message)
+	text(HeaderError, CutError(r.Error))
 	text(HeaderReason, cutText(r.Reason, maxWordBytes))
 	optional(HeaderRedrive, clampCounter(r.Redrive))
 	optional(HeaderRedriven, r.Redriven)
 	if r.Masked {
 		text(HeaderMasked, "true")
 	}
-	return dst
+	return dst, buf
 }
 
 // clampCounter keeps a counter in what every reader takes.

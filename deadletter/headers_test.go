@@ -122,7 +122,7 @@ func TestEmptyOptionalHeadersAreLeftOutAndAttemptNever(t *testing.T) {
 
 func TestAppendHeadersKeepsWhatIsThere(t *testing.T) {
 	r := deadletter.Record{Attempt: 1, Foreign: []deadletter.Header{header("a", "1")}}
-	got := r.AppendHeaders([]deadletter.Header{header("first", "0")})
+	got, _ := r.AppendHeaders([]deadletter.Header{header("first", "0")}, nil)
 	if want := []deadletter.Header{header("first", "0"), header("a", "1"), header("recon-attempt", "1")}; !sameHeaders(got, want) {
 		t.Errorf("headers are %q, want %q", got, want)
 	}

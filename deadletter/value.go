@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"unicode/utf8"
 )
@@ -264,7 +265,11 @@ func (s *scanner) literal(word string) bool {
 func (s *scanner) text() bool {
 	s.escaped = false
 	data := s.data
-	for i := s.pos; i < len(data); i++ {
+	i := s.pos
+	for i+8 <= len(data) && plain(binary.LittleEndian.Uint64(data[i:])) {
+		i += 8
+	}
+	for ; i < len(data); i++ {
 		switch c := data[i]; {
 		case c == '"':
 			s.pos = i + 1
@@ -283,6 +288,14 @@ func (s *scanner) text() bool {
 	}
 	s.pos = len(data)
 	return s.fail("")
+}
+
+// plain reports whether none of eight bytes ends a string, is a backslash or a
+// control character: the top bit of a byte of each term says that it is one.
+func plain(w uint64) bool {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	quote, slash := w^ones*'"', w^ones*'\\'
+	return ((w-ones*0x20)&^w|(quote-ones)&^quote|(slash-ones)&^slash)&tops == 0
 }
 
 // escape steps over an escape behind its backslash.
@@ -431,7 +444,7 @@ func (s *scanner) label(f field, start int, raw []byte) string {
 		s.refuse(f, start, "longer than 512 bytes")
 		return ""
 	}
-	return string(raw)
+	return borrow(raw)
 }
 
 // integer reads a plain integer; what does not fit is the nearest that does.

@@ -242,14 +242,14 @@ func (b Breaker) backOff() Breaker {
 
 func (b Breaker) remember(id string) Breaker {
 	if !b.hasFailed(id) {
-		b.failed[b.fails%maxThreshold] = hash(id)
+		b.failed[b.fails%maxThreshold] = hash([]byte(id))
 		b.fails++
 	}
 	return b
 }
 
 func (b Breaker) hasFailed(id string) bool {
-	return slices.Contains(b.failed[:min(b.fails, maxThreshold)], hash(id))
+	return slices.Contains(b.failed[:min(b.fails, maxThreshold)], hash([]byte(id)))
 }
 
 // Answers counts the signs of life so far. A failure that was observed at the

@@ -102,11 +102,12 @@ func retryAfter(o deadletter.Outcome, unnamed time.Duration) time.Duration {
 // depends on nothing but its arguments, so a decision can be computed again.
 func jitter(id string, attempt int, delay time.Duration) time.Duration {
 	most := min(delay/5, MaxJitter) / time.Millisecond
-	return time.Duration(hash(id+"/"+strconv.Itoa(attempt))%uint64(most+1)) * time.Millisecond
+	var room [64]byte
+	return time.Duration(hash(strconv.AppendInt(append(append(room[:0], id...), '/'), int64(attempt), 10))%uint64(most+1)) * time.Millisecond
 }
 
-func hash(s string) uint64 {
+func hash(b []byte) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(s)) // never an error, see hash.Hash
+	_, _ = h.Write(b) // never an error, see hash.Hash
 	return h.Sum64()
 }
