@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // link is one worker's network to the brokers. It can be cut and healed, and
@@ -15,6 +17,7 @@ import (
 type link struct {
 	dial func(ctx context.Context, network, host string) (net.Conn, error)
 	die  func() // kills the worker
+	k    *kafka // draws the fate of aborts
 
 	mu    sync.Mutex
 	down  bool
@@ -123,9 +126,29 @@ type conn struct {
 	mute  bool          // the next answer is lost, and the connection with it
 	kills bool          // and the worker
 	delay time.Duration // before the next answer
+	dead  bool          // what is written is never read
 }
 
 func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	dead := c.dead
+	c.mu.Unlock()
+	if dead {
+		return len(p), nil
+	}
+	if r, ok := endOf(p); ok && !r.Commit {
+		switch c.l.k.aborts(r.TransactionalID, r.ProducerEpoch) {
+		case arrives:
+		case breaks:
+			c.Close()
+			return 0, io.ErrClosedPipe
+		case vanishes:
+			c.mu.Lock()
+			c.dead = true
+			c.mu.Unlock()
+			return len(p), nil
+		}
+	}
 	if len(p) >= 6 {
 		if x, ok := c.l.take(int16(binary.BigEndian.Uint16(p[4:]))); ok {
 			switch {
@@ -147,6 +170,21 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 	}
 	return c.Conn.Write(p)
+}
+
+// endOf reads a request to end a transaction.
+func endOf(p []byte) (*kmsg.EndTxnRequest, bool) {
+	const fixed = 4 + 2 + 2 + 4 + 2 // size, key, version, correlation id, length of the client's id
+	if len(p) < fixed || kmsg.Key(binary.BigEndian.Uint16(p[4:])) != kmsg.EndTxn {
+		return nil, false
+	}
+	r := kmsg.NewPtrEndTxnRequest()
+	r.SetVersion(int16(binary.BigEndian.Uint16(p[6:])))
+	body := fixed + max(0, int(int16(binary.BigEndian.Uint16(p[fixed-2:]))))
+	if r.IsFlexible() {
+		body++ // no tags
+	}
+	return r, body <= len(p) && r.ReadFrom(p[body:]) == nil
 }
 
 func (c *conn) Read(p []byte) (int, error) {

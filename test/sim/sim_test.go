@@ -18,10 +18,15 @@ import (
 // TestSimulation runs SEEDS seeds from SEED on.
 func TestSimulation(t *testing.T) {
 	first, n := number(t, "SEED", 1), number(t, "SEEDS", 20)
+	counts := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			defer watchdog(seed)()
-			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
+			synctest.Test(t, func(t *testing.T) {
+				for kind, n := range simulate(t, seed) {
+					counts[kind] += n
+				}
+			})
 			if t.Failed() {
 				t.Logf("to see this one again: make sim SEED=%d SEEDS=1 SIM_FLAGS=-v", seed)
 			}
@@ -30,9 +35,16 @@ func TestSimulation(t *testing.T) {
 			return
 		}
 	}
+	t.Logf("%d seeds: %s", n, tally(counts))
+	for _, kind := range kinds {
+		if n >= 100 && counts[kind] == 0 {
+			t.Errorf("in %d seeds not once: %s", n, kind)
+		}
+	}
 }
 
-func simulate(t *testing.T, seed uint64) {
+// simulate returns how often each kind of fault came.
+func simulate(t *testing.T, seed uint64) map[string]int {
 	w := newWorld(t, seed)
 	produced := make(chan struct{})
 	go w.produce(produced)
@@ -40,6 +52,8 @@ func simulate(t *testing.T, seed uint64) {
 	<-produced
 	w.settle()
 	w.stop()
+	w.k.told(t)
+	return w.k.came()
 }
 
 // spin is how long, in real time, a seed may take. One that takes longer does

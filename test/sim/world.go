@@ -36,6 +36,7 @@ type world struct {
 	seed  uint64
 	rnd   *rand.Rand
 	b     *brokers.Kfake
+	k     *kafka
 	net   *kfake.VirtualNetwork
 	names brokers.Names
 	parts int32
@@ -50,6 +51,9 @@ type world struct {
 	procs []*proc
 	made  int
 	quiet bool // no more faults: handlers answer plainly
+
+	refusals []*kfake.FaultHandle // what brokers were told to refuse
+	forget   func()               // ends the watch over the groups' members
 }
 
 // proc is one worker process.
@@ -82,6 +86,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.parts = int32(1 + w.rnd.IntN(4))
 	w.b = brokers.NewVirtualNodes(t, w.net, 1+2*w.rnd.IntN(2), plain)
 	w.names = brokers.Topics(t, w.b, w.parts, nil, nil)
+	w.k = newKafka(w)
+	w.forget = watchMembers(w, w.names.Group, w.names.Group+".escalation")
 	return w
 }
 
@@ -94,7 +100,7 @@ func (w *world) between(lo, hi time.Duration) time.Duration {
 // start starts a worker process. A static one takes the place of its namesake.
 func (w *world) start(instance string) *proc {
 	w.made++
-	p := &proc{w: w, name: instance, end: make(chan struct{}), link: &link{dial: w.net.DialContext, conns: map[*conn]bool{}}}
+	p := &proc{w: w, name: instance, end: make(chan struct{}), link: &link{dial: w.net.DialContext, k: w.k, conns: map[*conn]bool{}}}
 	p.link.die = p.kill
 	if w.chance(2) {
 		p.skew = w.between(-2*time.Second, 2*time.Second)
@@ -396,10 +402,17 @@ func (w *world) refuse() {
 	if len(of) == 0 {
 		return
 	}
-	f := kfake.Fault{Keys: []kmsg.Key{key}, Err: of[w.rnd.IntN(len(of))], Count: 1 + w.rnd.IntN(3), TopLevel: w.chance(2)}
-	w.b.Cluster.Fault(f)
-	f.TopLevel = !f.TopLevel
-	w.b.Cluster.Fault(f)
+	f := kfake.Fault{Keys: []kmsg.Key{key}, Err: of[w.rnd.IntN(len(of))], Count: 1 + w.rnd.IntN(3)}
+	if f.Err == kerr.UnstableOffsetCommit { // it is a partition's, never the group's
+		for p := range w.parts {
+			f.Partitions = append(f.Partitions, p)
+		}
+	}
+	w.refusals = append(w.refusals, w.b.Cluster.Fault(f))
+	if key != kmsg.OffsetFetch { // its newer versions have no code at the top: the answer would say nothing
+		f.TopLevel = true
+		w.refusals = append(w.refusals, w.b.Cluster.Fault(f))
+	}
 }
 
 // foreign writes into the source in a transaction that it aborts after a while.
@@ -423,9 +436,20 @@ func (w *world) foreign(open time.Duration) {
 	_ = cl.EndTransaction(ctx, kgo.TryAbort) // or it times out
 }
 
-// settle ends all faults and waits until every record has its end, then counts.
+// How long it may take until everything is done after the last fault: nobody
+// starts a worker again for it.
+const (
+	settleRound  = 15 * time.Second
+	settleRounds = 20
+)
+
+// settle ends all faults but Apache Kafka's own ways, and waits until every
+// record has its end, then counts.
 func (w *world) settle() {
-	w.b.Cluster.Fault() // none
+	for _, h := range w.refusals {
+		h.Remove()
+	}
+	w.k.calm()
 	w.mu.Lock()
 	w.quiet, w.down = true, time.Time{}
 	w.mu.Unlock()
@@ -437,27 +461,26 @@ func (w *world) settle() {
 	}
 	var rep invariants.Report
 	var err error
-	for round := range 80 {
-		if round == 10 || round == 40 {
-			// kfake begins its rebalance timeout anew with each join, which Apache
-			// Kafka does not: several members can keep each other from ever joining.
-			for _, p := range w.live() {
-				p.kill()
-			}
-		}
+	for round := range settleRounds {
 		if len(w.live()) == 0 {
 			w.start("")
 		}
-		sleep(context.Background(), 15*time.Second)
+		sleep(context.Background(), settleRound)
 		if rep, err = w.check(true); err == nil && (rep.Err() == nil) && rep.InFlight == 0 {
 			if rep.Records != w.sent {
 				w.t.Errorf("%d records arrived, %d were acknowledged to their producer", rep.Records, w.sent)
 			}
-			w.t.Logf("seed %d: %s (at-least-once %v, %d processes, settled after %d rounds)", w.seed, rep, w.alo, w.made, round+1)
+			w.t.Logf("seed %d: %s (at-least-once %v, %d processes, settled after %d rounds)\nfaults: %s", w.seed, rep, w.alo, w.made, round+1, tally(w.k.came()))
 			return
 		}
 	}
-	w.t.Errorf("not settled after 20 minutes: %v %v\n%s", rep, err, strings.Join(rep.Faults, "\n"))
+	w.t.Errorf("not settled %s after the last fault: %v %v\n%s", settleRounds*settleRound, rep, err, strings.Join(rep.Faults, "\n"))
+	if g := w.b.Cluster.GroupInfo(w.names.Group); g != nil {
+		w.t.Logf("group %s, generation %d", g.State, g.Epoch)
+		for _, m := range g.Members {
+			w.t.Logf("member %s: %v", m.MemberID, m.Assignment)
+		}
+	}
 	if len(rep.Faults) > 0 {
 		w.tell(rep.Faults[0])
 	}
@@ -503,6 +526,7 @@ func (w *world) stop() {
 	// Clients that were closed while they joined end when that times out; the
 	// clock stands still once the bubble's first goroutine is over.
 	sleep(context.Background(), 3*time.Minute)
+	w.forget()
 }
 
 var _ net.Conn = (*conn)(nil)
