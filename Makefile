@@ -21,6 +21,7 @@ KILLS      ?= 10
 FOR        ?=
 NODES      ?= 1
 CHAOS_FLAGS ?=
+BENCH_FLAGS ?=
 SEEDS      ?= 200
 SEED       ?= 1
 SIM_FLAGS  ?=
@@ -98,6 +99,13 @@ cases: ## Run the faults that other systems' users met, each by its id
 .PHONY: chaos
 chaos: deps ## Hurt workers on Apache Kafka, then count the invariants (RECORDS=100000 KILLS=10, or FOR=10m; NODES=1|3 CHAOS_FLAGS=-help)
 	$(GO) run ./test/chaos $(if $(FOR),-for $(FOR),-records $(RECORDS) -kills $(KILLS)) -nodes $(NODES) $(CHAOS_FLAGS)
+
+# What is written is for whoever wants it in docs: see docs/benchmarks.md.
+.PHONY: bench
+bench: deps ## Measure the engine on Apache Kafka against loops written by hand (20 minutes; BENCH_FLAGS="-quick -only hop,stuck -reps 5 -nodes 3")
+	@mkdir -p bin
+	$(GO) run ./test/bench -save bin/bench.json $(BENCH_FLAGS)
+	$(GO) run ./test/bench/chart bin/bench.json bin/bench.svg
 
 $(GOLANGCI):
 	@echo "building golangci-lint $(GOLANGCI_VERSION), once (a minute or two)"

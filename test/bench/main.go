@@ -1,354 +1,231 @@
-// Command bench measures the engine against the loops that people write by
-// hand, side by side in one run: ratios, not absolute figures, because machines
-// are noisy. Every contender reads the same records from a tier and writes the
-// same outputs, one copy and one audit event each.
+// Command bench measures the engine on Apache Kafka, side by side with the loops
+// that people write by hand, and says which figures it reaches.
+//
+//	go run ./test/bench                      every row, about 20 minutes
+//	go run ./test/bench -only hop,stuck      some
+//	go run ./test/bench -quick               that everything works; figures are worth nothing
+//
+// Ratios are of runs that follow each other at once, because machines differ and
+// are noisy; a figure is the median of its repetitions. It starts the Kafka
+// clusters that it needs and stops them, whatever ends it. That a figure is not
+// reached is a finding, not a failure: the exit code tells only whether
+// everything could be measured.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"os"
-	"runtime/pprof"
+	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/recon-dlq/recon-dlq/consumer"
-	"github.com/recon-dlq/recon-dlq/deadletter"
-	"github.com/recon-dlq/recon-dlq/policy"
-	"github.com/recon-dlq/recon-dlq/remedy"
+	"github.com/recon-dlq/recon-dlq/test/bench/result"
 	"github.com/recon-dlq/recon-dlq/test/brokers"
 )
 
+// scenario measures one or more rows on a cluster of so many nodes.
+type scenario struct {
+	name  string
+	nodes int
+	run   func(*bench, context.Context) ([]result.Row, error)
+}
+
+// Those of one cluster are together: it starts once.
+var scenarios = []scenario{
+	{"hop", 1, (*bench).hop},
+	{"fail-once", 1, (*bench).failOnce},
+	{"ceiling", 1, (*bench).ceiling},
+	{"stuck", 1, (*bench).stuck},
+	{"lateness", 1, (*bench).lateness},
+	{"restart", 1, (*bench).restart},
+	{"allocations", 1, (*bench).allocations},
+	{"memory", 1, (*bench).memory},
+	{"hop3", 3, (*bench).hop3},
+}
+
 func main() {
-	var b bench
-	flag.IntVar(&b.records, "records", 100_000, "records per run")
-	flag.IntVar(&b.reps, "reps", 5, "interleaved repetitions")
-	flag.IntVar(&b.nodes, "nodes", 1, "brokers")
-	only := flag.String("only", "", "contenders to run, comma-separated; empty: all")
-	profile := flag.String("cpuprofile", "", "write a CPU profile of the engine's runs here")
-	flag.Parse()
-	if err := b.run(*only, *profile); err != nil {
-		log.Fatal(err)
+	if len(os.Args) == 3 && os.Args[1] == childCommand {
+		os.Exit(childMain(os.Args[2]))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills at once; brokers and children end with us
+	code := benchMain(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// bench is one run of the program.
+type bench struct {
+	records, reps int
+	quick         bool
+	log           *log.Logger
+	run           *result.Run
+
+	kafka   *brokers.Kafka
+	adm     *kadm.Client
+	cluster string // id
+	runs    int    // topics made so far: each run has its own
+}
+
+// benchMain returns the exit code: 0 everything was measured, 1 something could
+// not be, 2 usage, 130 interrupted.
+func benchMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	b := &bench{log: log.New(stderr, "", log.Ltime)}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.BoolVar(&b.quick, "quick", false, "a twentieth of the records, twice: only to see that it works")
+	f.IntVar(&b.records, "records", 0, "`records` of a run of the hop; other rows go by it (default 300000)")
+	f.IntVar(&b.reps, "reps", 0, "repetitions that count (default 5)")
+	only := f.String("only", "", "`rows` to measure, of "+strings.Join(scenarioNames(), ", ")+"; empty: all")
+	nodes := f.Int("nodes", 0, "only the rows on a cluster of so many `nodes`, 1 or 3")
+	output := f.String("o", "text", "`format` on standard output: text or json")
+	save := f.String("save", "", "write the result as JSON to this `file`, for the chart")
+	markdown := f.String("markdown", "", "put the tables into this Markdown `file`, between its marks")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	chosen, err := choose(*only, *nodes)
+	if err != nil || f.NArg() > 0 || b.records < 0 || b.reps < 0 || (*output != "text" && *output != "json") {
+		fmt.Fprintf(stderr, "bench: wrong use (%v); see -help\n", err)
+		return 2
+	}
+	b.defaults()
+	b.run = &result.Run{Time: time.Now().UTC(), Machine: machine(), Quick: b.quick}
+	code := 0
+	for nodes, group := range byNodes(chosen) {
+		if err := b.on(ctx, nodes, group); err != nil {
+			fmt.Fprintf(stderr, "bench: %v\n", err)
+			code = 1
+		}
+	}
+	if ctx.Err() != nil {
+		return 130
+	}
+	if err := b.tell(stdout, *output, *save, *markdown); err != nil {
+		fmt.Fprintf(stderr, "bench: write the result: %v\n", err)
+		return 1
+	}
+	return code
+}
+
+func (b *bench) defaults() {
+	records, reps := 300_000, 5
+	if b.quick {
+		records, reps = records/20, 2
+	}
+	if b.records == 0 {
+		b.records = records
+	}
+	if b.reps == 0 {
+		b.reps = reps
 	}
 }
 
-type bench struct {
-	records, reps, nodes int
-	kafka                *brokers.Kafka
-	adm                  *kadm.Client
-	cl                   *kgo.Client
-	cluster              string
+func scenarioNames() (names []string) {
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
 }
 
-const (
-	partitions = 6
-	valueSize  = 1024
-	hop        = time.Second      // the tier that is read
-	next       = 10 * time.Second // the tier that is written
-)
+func choose(only string, nodes int) (chosen []scenario, err error) {
+	for _, name := range strings.Split(only, ",") {
+		if only != "" && !slices.Contains(scenarioNames(), name) {
+			return nil, fmt.Errorf("no row %q", name)
+		}
+	}
+	for _, s := range scenarios {
+		if (only == "" || slices.Contains(strings.Split(only, ","), s.name)) && (nodes == 0 || nodes == s.nodes) {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("no row is left")
+	}
+	return chosen, nil
+}
 
-func (b *bench) run(only, profile string) error {
-	var err error
-	if b.kafka, err = brokers.StartKafka(brokers.Options{Nodes: b.nodes}); err != nil {
+// byNodes gives the scenarios of one cluster after those of another.
+func byNodes(all []scenario) func(yield func(int, []scenario) bool) {
+	return func(yield func(int, []scenario) bool) {
+		for len(all) > 0 {
+			n := 1
+			for n < len(all) && all[n].nodes == all[0].nodes {
+				n++
+			}
+			if !yield(all[0].nodes, all[:n]) {
+				return
+			}
+			all = all[n:]
+		}
+	}
+}
+
+// on measures scenarios on a cluster that it starts and stops. One that fails
+// does not keep the others from being measured.
+func (b *bench) on(ctx context.Context, nodes int, group []scenario) (err error) {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// What is deleted is to leave the disk at once.
+	if b.kafka, err = brokers.StartKafka(brokers.Options{Nodes: nodes, Properties: map[string]string{"log.segment.delete.delay.ms": "1000"}}); err != nil {
 		return err
 	}
 	defer b.kafka.Stop()
-	if b.cl, err = kgo.NewClient(append(b.kafka.Opts(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...); err != nil {
+	cl, err := kgo.NewClient(append(b.kafka.Opts(), kgo.MetadataMinAge(100*time.Millisecond))...)
+	if err != nil {
 		return err
 	}
-	defer b.cl.Close()
-	b.adm = kadm.NewClient(b.cl)
-	meta, err := b.adm.BrokerMetadata(context.Background())
+	defer cl.Close()
+	b.adm = kadm.NewClient(cl)
+	meta, err := b.adm.BrokerMetadata(ctx)
 	if err != nil {
 		return err
 	}
 	b.cluster = meta.Cluster
-	contenders := []struct {
-		name string
-		run  func(context.Context, names) (time.Duration, error)
-	}{
-		{"engine", b.engine},
-		{"at-least-once loop", b.loop},
-		{"GroupTransactSession loop", b.session},
-	}
-	took := map[string][]time.Duration{}
-	for rep := range b.reps {
-		for _, c := range contenders {
-			if only != "" && !slices.Contains(strings.Split(only, ","), c.name) {
-				continue
-			}
-			n, err := b.prepare(fmt.Sprintf("b%d", rep), c.name)
-			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			if profile != "" && c.name == "engine" {
-				f, err := os.Create(profile)
-				if err != nil {
-					return err
-				}
-				if err := pprof.StartCPUProfile(f); err != nil {
-					return err
-				}
-			}
-			cpu := cpuTime()
-			d, err := c.run(context.Background(), n)
-			cpu = cpuTime() - cpu
-			if profile != "" && c.name == "engine" {
-				pprof.StopCPUProfile()
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			fmt.Printf("%d %-26s %8.0f records/s %6.1f µs of CPU a record\n", rep, c.name, float64(b.records)/d.Seconds(), float64(cpu.Microseconds())/float64(b.records))
-			took[c.name] = append(took[c.name], d)
-			if _, err := b.adm.DeleteTopics(context.Background(), n.all()...); err != nil {
-				return err
-			}
+	for _, s := range group {
+		begin := time.Now()
+		rows, rowErr := s.run(b, ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-	}
-	for _, c := range contenders[1:] {
-		if len(took[c.name]) > 0 && len(took["engine"]) > 0 {
-			fmt.Printf("engine / %s: %.2f\n", c.name, float64(median(took[c.name]))/float64(median(took["engine"])))
-		}
-	}
-	return nil
-}
-
-// cpuTime is what this process has used, the brokers excluded.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-func median(ds []time.Duration) time.Duration {
-	ds = slices.Clone(ds)
-	slices.Sort(ds)
-	return ds[len(ds)/2]
-}
-
-type names struct{ prefix, group string }
-
-func (n names) source() string { return n.prefix + ".dlq" }
-func (n names) retry() string  { return n.prefix + ".dlq.retry." }
-func (n names) in() string     { return n.retry() + policy.FormatDelay(hop) }
-func (n names) out() string    { return n.retry() + policy.FormatDelay(next) }
-func (n names) poison() string { return n.prefix + ".dlq.poison" }
-func (n names) audit() string  { return n.prefix + ".dlq.audit" }
-func (n names) all() []string {
-	return []string{n.source(), n.in(), n.out(), n.poison(), n.audit()}
-}
-
-// prepare makes topics and fills the tier with records that are due.
-func (b *bench) prepare(prefix, contender string) (names, error) {
-	n := names{prefix: prefix + "-" + strings.ReplaceAll(contender, " ", "-")}
-	n.group = n.prefix
-	ctx := context.Background()
-	made, err := b.adm.CreateTopics(ctx, partitions, int16(min(b.nodes, 3)), map[string]*string{"max.message.bytes": kadm.StringPtr("1114112")}, n.all()...)
-	if err == nil {
-		err = made.Error()
-	}
-	if err != nil {
-		return n, err
-	}
-	value := fmt.Appendf(nil, `{"discrepancy_id":"d-0","category":"amount_differs","context":{"pad":%q},"enqueued_ms":0}`, strings.Repeat("x", valueSize-90))
-	due := time.Now().Add(-time.Minute).UnixMilli()
-	for i := range b.records {
-		r := deadletter.Record{
-			ID: fmt.Sprintf("%032x", i), Origin: fmt.Sprintf("%s/%d/%d", n.source(), i%partitions, i/partitions), Attempt: 1,
-			Timestamp: due, Enqueued: due, FirstFailed: due, NotBefore: due, ErrorClass: "http_500",
-		}
-		var hs []kgo.RecordHeader
-		for _, h := range r.Headers() {
-			hs = append(hs, kgo.RecordHeader{Key: h.Key, Value: h.Value})
-		}
-		b.cl.Produce(ctx, &kgo.Record{Topic: n.in(), Partition: int32(i % partitions), Key: fmt.Appendf(nil, "k%d", i), Value: value, Headers: hs}, func(_ *kgo.Record, perr error) {
-			if perr != nil {
-				log.Println("prepare:", perr)
-			}
-		})
-	}
-	return n, b.cl.Flush(ctx)
-}
-
-// engine lets the product do it: the handler answers at once that the record is
-// being worked on, so that each gets one copy and one event.
-func (b *bench) engine(ctx context.Context, n names) (time.Duration, error) {
-	p, err := policy.New(policy.Options{Rules: []policy.Rule{{Name: "default", Target: "noop", Attempts: 5, Delays: []time.Duration{hop, next}, MaxAge: time.Hour}}})
-	if err != nil {
-		return 0, err
-	}
-	mux := remedy.NewMux()
-	started := make(chan time.Time, 1)
-	mux.HandleFunc("noop", func(context.Context, *deadletter.Record) deadletter.Outcome {
-		select {
-		case started <- time.Now():
-		default:
-		}
-		return deadletter.Outcome{Class: deadletter.InProgress, Cause: "in_progress"}
-	})
-	reg := prometheus.NewRegistry()
-	c, err := consumer.New(consumer.Options{
-		Client: b.kafka.Opts(), Group: n.group, ClusterID: b.cluster, Sources: []string{n.source()}, RetryPrefix: n.retry(), Poison: n.poison(), Audit: n.audit(),
-		AuditPartitions: partitions, Policy: p, Mux: mux, Targets: []consumer.Target{{Name: "noop", Timeout: time.Second}}, Registerer: reg,
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { report(reg) }()
-	ctx, stop := context.WithCancel(ctx)
-	end := make(chan error, 1)
-	go func() { end <- c.Run(ctx) }()
-	begin := <-started
-	// The counter of copies says when all are committed; it is read rarely, as a scrape would.
-	tick := time.NewTicker(30 * time.Millisecond)
-	defer tick.Stop()
-	for range tick.C {
-		if n, err := copies(reg); err != nil || n >= b.records {
-			break
-		}
-	}
-	d := time.Since(begin)
-	stop()
-	return d, <-end
-}
-
-// outputs are what a hand-written loop produces for one record.
-func (n names) outputs(r *kgo.Record) []*kgo.Record {
-	hs := slices.Clone(r.Headers)
-	for i := range hs {
-		if hs[i].Key == deadletter.HeaderAttempt {
-			hs[i].Value = []byte("2")
-		}
-	}
-	event := fmt.Appendf(nil, `{"specversion":"1.0","id":"%x","source":"bench","type":"recon.dlq.retry_scheduled","subject":"d-0","time":"2026-12-01T00:00:00.000Z",`+
-		`"datacontenttype":"application/json","data":{"origin":"%s/%d/%d","input":"%s/%d/%d","recon_id":"%032x","attempt":2,"category":"amount_differs","reason":"failed","rule":"default","seq":%d}}`,
-		r.Offset, r.Topic, r.Partition, r.Offset, r.Topic, r.Partition, r.Offset, r.Offset, r.Offset)
-	return []*kgo.Record{
-		{Topic: n.out(), Key: r.Key, Value: r.Value, Headers: hs},
-		{Topic: n.audit(), Partition: r.Partition, Key: r.Key, Value: event},
-	}
-}
-
-func (b *bench) loopOpts(n names) []kgo.Opt {
-	return append(b.kafka.Opts(),
-		kgo.ConsumerGroup(n.group), kgo.ConsumeTopics(n.in()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxWait(250*time.Millisecond), kgo.ProducerLinger(0),
-	)
-}
-
-const batch = 1000
-
-// loop is the at-least-once loop: poll, produce, flush, commit.
-func (b *bench) loop(ctx context.Context, n names) (time.Duration, error) {
-	cl, err := kgo.NewClient(b.loopOpts(n)...)
-	if err != nil {
-		return 0, err
-	}
-	defer cl.Close()
-	var begin time.Time
-	for done := 0; done < b.records; {
-		fs := cl.PollRecords(ctx, batch)
-		if err := fs.Err(); err != nil {
-			return 0, err
-		}
-		if begin.IsZero() && fs.NumRecords() > 0 {
-			begin = time.Now()
-		}
-		var outs []*kgo.Record
-		fs.EachRecord(func(r *kgo.Record) { outs = append(outs, n.outputs(r)...) })
-		if err := cl.ProduceSync(ctx, outs...).FirstErr(); err != nil {
-			return 0, err
-		}
-		if err := cl.CommitUncommittedOffsets(ctx); err != nil {
-			return 0, err
-		}
-		cl.AllowRebalance()
-		done += fs.NumRecords()
-	}
-	return time.Since(begin), nil
-}
-
-// session is the exactly-once loop on franz-go's GroupTransactSession.
-func (b *bench) session(ctx context.Context, n names) (time.Duration, error) {
-	s, err := kgo.NewGroupTransactSession(append(b.loopOpts(n), kgo.TransactionalID(n.group), kgo.TransactionTimeout(10*time.Second))...)
-	if err != nil {
-		return 0, err
-	}
-	defer s.Close()
-	var begin time.Time
-	for done := 0; done < b.records; {
-		fs := s.PollRecords(ctx, batch)
-		if err := fs.Err(); err != nil {
-			return 0, err
-		}
-		if fs.NumRecords() == 0 {
-			s.AllowRebalance()
+		if rowErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", s.name, rowErr))
 			continue
 		}
-		if begin.IsZero() {
-			begin = time.Now()
-		}
-		if err := s.Begin(); err != nil {
-			return 0, err
-		}
-		var outs []*kgo.Record
-		fs.EachRecord(func(r *kgo.Record) { outs = append(outs, n.outputs(r)...) })
-		if err := s.ProduceSync(ctx, outs...).FirstErr(); err != nil {
-			return 0, err
-		}
-		ok, err := s.End(ctx, kgo.TryCommit)
-		if err != nil {
-			return 0, err
-		}
-		s.AllowRebalance()
-		if ok {
-			done += fs.NumRecords()
-		}
+		b.run.Rows = append(b.run.Rows, rows...)
+		b.log.Printf("%s took %s", s.name, time.Since(begin).Round(time.Second))
 	}
-	return time.Since(begin), nil
+	return err
 }
 
-// copies is how many copies the engine has committed.
-func copies(reg *prometheus.Registry) (n int, err error) {
-	families, err := reg.Gather()
-	for _, f := range families {
-		if f.GetName() == "recon_dlq_retries_total" {
-			for _, m := range f.GetMetric() {
-				n += int(m.GetCounter().GetValue())
-			}
-		}
+func (b *bench) tell(stdout io.Writer, output, save, markdown string) (err error) {
+	if save != "" {
+		err = b.run.Save(save)
 	}
-	return n, err
+	if markdown != "" {
+		err = errors.Join(err, b.run.Markdown(markdown))
+	}
+	if output == "json" {
+		return errors.Join(err, b.run.JSON(stdout))
+	}
+	return errors.Join(err, b.run.Text(stdout))
 }
 
-// report prints how the engine's transactions went.
-func report(reg *prometheus.Registry) {
-	families, err := reg.Gather()
-	if err != nil {
-		return
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			switch f.GetName() {
-			case "recon_dlq_transaction_duration_seconds":
-				h := m.GetHistogram()
-				fmt.Printf("  transactions %d, mean %.1f ms\n", h.GetSampleCount(), 1000*h.GetSampleSum()/float64(max(h.GetSampleCount(), 1)))
-			case "recon_dlq_transactions_total":
-				if v := m.GetCounter().GetValue(); v > 0 {
-					fmt.Printf("  %s %.0f\n", m.GetLabel()[0].GetValue(), v)
-				}
-			}
-		}
-	}
+func machine() string {
+	return fmt.Sprintf("%d cores, %s/%s, %s, Apache Kafka %s on the same machine", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), brokers.KafkaVersion)
 }
