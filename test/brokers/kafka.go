@@ -54,6 +54,9 @@ type Options struct {
 	// Doors is the number of listeners that every node has beside its own, each
 	// for a client that is to come over a proxy, see Kafka.Doors.
 	Doors int
+	// Disk is the size in bytes of the disk that every node has for itself, see
+	// Kafka.Fill; 0: the nodes use the machine's. It takes the right to mount.
+	Disk int64
 	// Properties are more server properties; they win over the harness's.
 	Properties map[string]string
 }
@@ -95,7 +98,7 @@ func NewKafka(tb testing.TB, opts Options) *Kafka {
 	}
 	k, err := StartKafka(opts)
 	if err != nil {
-		unavailable(tb, true, err)
+		unavailable(tb, opts.Disk == 0, err)
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
@@ -172,6 +175,11 @@ func (k *Kafka) up() error {
 		k.nodes = append(k.nodes, n)
 	}
 	for _, n := range k.nodes {
+		if k.opts.Disk > 0 {
+			if err := mountDisk(k.disk(n), k.opts.Disk); err != nil {
+				return err
+			}
+		}
 		if err := k.format(n); err != nil {
 			return err
 		}
@@ -243,6 +251,53 @@ func (k *Kafka) Continue(node int) error { return k.nodes[node-1].proc.signal(sy
 // Start starts a killed node again on its data. It does not wait: see Ready.
 func (k *Kafka) Start(node int) error { return k.start(k.nodes[node-1]) }
 
+// Ended says whether a node's process has ended, by itself or by Kill.
+func (k *Kafka) Ended(node int) bool { return k.nodes[node-1].proc.ended() }
+
+// Fill takes all room on a node's own disk, see Options.Disk. Kafka ends when its
+// only disk fails a write.
+func (k *Kafka) Fill(node int) error {
+	file, err := os.Create(k.ballast(k.nodes[node-1]))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for size := 1 << 20; size > 0; {
+		if _, err := file.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
+			size /= 2
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MakeRoom gives back what Fill has taken.
+func (k *Kafka) MakeRoom(node int) error { return os.Remove(k.ballast(k.nodes[node-1])) }
+
+// LoseLogs removes the logs of a topic from the disk of a node that has ended: it
+// comes back with empty ones.
+func (k *Kafka) LoseLogs(node int, topic string) error {
+	logs, err := filepath.Glob(filepath.Join(k.logs(k.nodes[node-1]), topic+"-[0-9]*"))
+	if err == nil && len(logs) == 0 {
+		err = fmt.Errorf("node %d has no logs of topic %s", node, topic)
+	}
+	for _, log := range logs {
+		err = errors.Join(err, os.RemoveAll(log))
+	}
+	return err
+}
+
+// Wipe gives a node that has ended an empty disk: it comes back with the same
+// node and cluster id, and nothing else.
+func (k *Kafka) Wipe(node int) error {
+	n := k.nodes[node-1]
+	if err := os.RemoveAll(k.logs(n)); err != nil {
+		return err
+	}
+	return k.format(n)
+}
+
 // Ready waits until every node is a registered broker that serves requests. It
 // fails at once when a node's process ends.
 func (k *Kafka) Ready(ctx context.Context) error {
@@ -287,7 +342,7 @@ func (k *Kafka) Stop() {
 		}
 	}
 	if k.dir != "" {
-		_ = os.RemoveAll(k.dir) // what stays is removed by the next start
+		removeCluster(k.dir)
 	}
 	if k.unlock != nil {
 		k.unlock()
@@ -311,6 +366,13 @@ func (k *Kafka) file(n *node, ext string) string {
 	return filepath.Join(k.dir, fmt.Sprintf("node-%d.%s", n.id, ext))
 }
 
+// disk is where a node's own disk is mounted, if it has one.
+func (k *Kafka) disk(n *node) string { return filepath.Join(k.dir, fmt.Sprintf("data-%d", n.id)) }
+
+func (k *Kafka) logs(n *node) string { return filepath.Join(k.disk(n), "logs") }
+
+func (k *Kafka) ballast(n *node) string { return filepath.Join(k.disk(n), "ballast") }
+
 func (k *Kafka) start(n *node) error {
 	proc, err := start(k.file(n, "out"), k.java, append(k.jvm(n), "-Xms256m", "-Xmx512m", "kafka.Kafka", k.file(n, "properties"))...)
 	if err != nil {
@@ -322,7 +384,7 @@ func (k *Kafka) start(n *node) error {
 
 // jvm trades peak speed for a fast start and little memory.
 func (k *Kafka) jvm(n *node) []string {
-	return []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+	return []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:ErrorFile=" + k.file(n, "crash"),
 		"-Dlog4j2.configurationFile=" + filepath.Join(k.dir, "log4j2.yaml"), "-Drecon.log=" + k.file(n, "log"),
 		"-cp", filepath.Join(k.libs, "*")}
 }
@@ -375,7 +437,7 @@ func (k *Kafka) properties(n *node) map[string]string {
 		"controller.listener.names":        "CONTROLLER",
 		"listener.security.protocol.map":   "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"inter.broker.listener.name":       "PLAINTEXT",
-		"log.dirs":                         filepath.Join(k.dir, fmt.Sprintf("data-%d", n.id)),
+		"log.dirs":                         k.logs(n),
 		"auto.create.topics.enable":        "false",
 		"group.initial.rebalance.delay.ms": "0",
 
@@ -460,8 +522,18 @@ func removeStale(root string) {
 			continue // just being made
 		}
 		if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			_ = os.RemoveAll(dir)
+			removeCluster(dir)
 		}
 		file.Close()
 	}
+}
+
+// removeCluster removes a cluster's data, with the disks of its nodes. What stays
+// is removed by the next start.
+func removeCluster(dir string) {
+	disks, _ := filepath.Glob(filepath.Join(dir, "data-*"))
+	for _, disk := range disks {
+		unmountDisk(disk)
+	}
+	_ = os.RemoveAll(dir)
 }
