@@ -68,7 +68,7 @@ func (c *child) kill() {
 
 // result waits for the child's end.
 func (c *child) result(ctx context.Context) (r childResult, err error) {
-	defer context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() })() //nolint:errcheck // an error says that it has already ended
+	defer context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() })() // an error says that it has already ended
 	if err := c.cmd.Wait(); err != nil {
 		return r, fmt.Errorf("an engine in a process of its own: %w", err)
 	}

@@ -47,7 +47,7 @@ type counter struct {
 
 func (c *counter) Register(x prometheus.Collector) error {
 	for _, d := range drain(x.Describe) {
-		if strings.Contains(d.String(), strconv.Quote(c.name)) {
+		if strings.Contains(d.String(), "fqName: "+strconv.Quote(c.name)+",") {
 			c.is = x
 		}
 	}
@@ -110,6 +110,9 @@ func runEngine(ctx context.Context, client []kgo.Opt, cluster string, w work, h 
 	})
 	if err != nil {
 		return 0, err
+	}
+	if count.is == nil {
+		return 0, fmt.Errorf("the engine has no counter %q", w.Counter)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

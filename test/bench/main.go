@@ -73,6 +73,7 @@ type bench struct {
 	run           *result.Run
 
 	kafka   *brokers.Kafka
+	cl      *kgo.Client
 	adm     *kadm.Client
 	cluster string // id
 	runs    int    // topics made so far: each run has its own
@@ -186,12 +187,11 @@ func (b *bench) on(ctx context.Context, nodes int, group []scenario) (err error)
 		return err
 	}
 	defer b.kafka.Stop()
-	cl, err := kgo.NewClient(append(b.kafka.Opts(), kgo.MetadataMinAge(100*time.Millisecond))...)
-	if err != nil {
+	if b.cl, err = kgo.NewClient(b.kafka.Opts()...); err != nil {
 		return err
 	}
-	defer cl.Close()
-	b.adm = kadm.NewClient(cl)
+	defer b.cl.Close()
+	b.adm = kadm.NewClient(b.cl)
 	meta, err := b.adm.BrokerMetadata(ctx)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/recon-dlq/recon-dlq/deadletter"
 	"github.com/recon-dlq/recon-dlq/policy"
@@ -60,10 +61,55 @@ func (b *bench) create(ctx context.Context, delays []time.Duration, sourcePartit
 	if err == nil {
 		err = made.Error()
 	}
+	if err == nil {
+		err = b.known(ctx, append(n.outputs(), n.source())...)
+	}
 	if err != nil {
 		return n, fmt.Errorf("create topics: %w", err)
 	}
 	return n, nil
+}
+
+// known waits until every broker knows the leaders of the topics: a client that
+// is told otherwise asks again after seconds, and would be measured waiting.
+func (b *bench) known(ctx context.Context, topics ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, knownBound, fmt.Errorf("brokers do not know new topics after %s", knownBound))
+	defer cancel()
+	req := kmsg.NewPtrMetadataRequest()
+	for _, topic := range topics {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(topic)
+		req.Topics = append(req.Topics, t)
+	}
+	for _, broker := range b.cl.DiscoveredBrokers() {
+		for {
+			resp, err := req.RequestWith(ctx, broker)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err == nil && led(resp) {
+				break
+			}
+			wait(ctx, 20*time.Millisecond)
+		}
+	}
+	return nil
+}
+
+const knownBound = time.Minute
+
+func led(resp *kmsg.MetadataResponse) bool {
+	for _, t := range resp.Topics {
+		if t.ErrorCode != 0 {
+			return false
+		}
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 || p.Leader < 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (b *bench) configs() map[string]*string {
@@ -100,9 +146,7 @@ func (b *bench) remove(ctx context.Context, n names) {
 // fill writes records to a topic, in turn to all its partitions. Those of a tier
 // carry the worker's headers and are not due before due.
 func (b *bench) fill(ctx context.Context, n names, records int, topic string, over int32, due time.Time) error {
-	// A topic that is new is not known everywhere at once: ask again soon, and as often as it takes.
-	cl, err := kgo.NewClient(append(b.kafka.Opts(), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(100*time.Millisecond), kgo.UnknownTopicRetries(100))...)
+	cl, err := kgo.NewClient(append(b.kafka.Opts(), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,11 @@ import (
 	"log"
 	"math"
 	"os"
+	"strings"
+	"unicode/utf8"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -43,7 +46,10 @@ var (
 	quiet = color.RGBA{R: 0x6e, G: 0x77, B: 0x81, A: 0xff}
 )
 
-const rowHeight = 34 // points
+const (
+	width, rowHeight, rest = 760, 44, 80 // of the picture, of a row, of title and axis; points
+	labelWidth             = 52          // characters
+)
 
 // score is how many times better than asked a value is: 1 just reaches. A value
 // of 0 that was to be at most 0 reaches; it has no ratio.
@@ -67,12 +73,17 @@ const lowest, highest = 0.25, 8
 func clamp(score float64) float64 { return min(max(score, lowest), highest) }
 
 func save(run *result.Run, path string) error {
+	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	p := plot.New()
-	p.Title.Text = "Figures against what they are to reach"
+	p.Title.Padding = vg.Points(10)
+	p.Title.TextStyle.Font.Size = vg.Points(12)
+	p.X.Label.Padding = vg.Points(6)
+	p.Title.Text = "Each figure against what it is to reach (bar: median, dot: repetition, hollow: noisy machine)"
 	if run.Quick {
-		p.Title.Text += " (quick run, not to be quoted)"
+		p.Title.Text = "Quick run, not to be quoted. " + p.Title.Text
 	}
-	p.X.Label.Text = "times better than asked: median (bar mark) and repetitions (dots; hollow: noisy)"
+	p.X.Label.Text = "times better than asked"
+	p.Y.Label.Text = " " // a margin
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks{}
 	p.X.Min, p.X.Max = lowest, highest
 	p.Y.Min, p.Y.Max = -0.6, float64(len(run.Rows))-0.4
@@ -93,7 +104,7 @@ func save(run *result.Run, path string) error {
 	line.Color, line.Width = quiet, vg.Points(1)
 	line.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
 	p.Add(line)
-	return p.Save(vg.Points(820), vg.Points(90+rowHeight*float64(len(run.Rows))), path)
+	return p.Save(vg.Points(width), vg.Points(rest+rowHeight*float64(len(run.Rows))), path)
 }
 
 func label(r result.Row) string {
@@ -101,7 +112,7 @@ func label(r result.Row) string {
 	if r.Reach.Most {
 		sign = "≤"
 	}
-	return fmt.Sprintf("%s\n%.*f%s, asked %s %.*f%s", short(r.Figure), r.Digits, r.Median(), r.Unit, sign, r.Digits, r.Reach.Value, r.Unit)
+	return fmt.Sprintf("%s\n%.*f%s (%s %.*f%s)", wrap(r.Figure, labelWidth), r.Digits, r.Median(), r.Unit, sign, r.Digits, r.Reach.Value, r.Unit)
 }
 
 // addRow adds a row's repetitions and its median.
@@ -146,13 +157,21 @@ func addRow(p *plot.Plot, row result.Row, y float64) error {
 	return nil
 }
 
-// short keeps a label to the left of the picture.
-func short(figure string) string {
-	const most = 62
-	if r := []rune(figure); len(r) > most {
-		return string(r[:most-1]) + "…"
+// wrap breaks a text at spaces into lines of at most so many characters.
+func wrap(text string, most int) string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= most:
+			line += " " + word
+		default:
+			lines, line = append(lines, line), word
+		}
 	}
-	return figure
+	return strings.Join(append(lines, line), "\n")
 }
 
 // ticks are the powers of two.

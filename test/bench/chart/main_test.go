@@ -26,6 +26,14 @@ func TestAScoreOfOneJustReaches(t *testing.T) {
 	}
 }
 
+func TestLabelsBreakAtSpaces(t *testing.T) {
+	for in, want := range map[string]string{"": "", "one two": "one two", "one two three": "one two\nthree", "straightforwardly": "straightforwardly", "≤≥≤≥ ≤≥": "≤≥≤≥ ≤≥"} {
+		if got := wrap(in, 7); got != want {
+			t.Errorf("wrap(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestEveryRowIsDrawn(t *testing.T) {
 	run := &result.Run{Rows: []result.Row{
 		{Figure: "a ratio", Unit: "x", Digits: 2, Reach: result.AtLeast(1.7), Reps: []result.Rep{{Value: 1.8}, {Value: 90, Foreign: 0.5}}},
