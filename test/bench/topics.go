@@ -116,11 +116,12 @@ func (b *bench) configs() map[string]*string {
 	return map[string]*string{"max.message.bytes": kadm.StringPtr(strconv.Itoa(1<<20 + deadletter.MaxOverhead)), "retention.ms": kadm.StringPtr("-1")}
 }
 
-// remove deletes what a run has left, and keeps account of the disk. It works
-// after an interrupt, too.
+// remove deletes what a run has left, and keeps account of the disk. After an
+// interrupt the cluster goes with all it has.
 func (b *bench) remove(ctx context.Context, n names) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
+	if ctx.Err() != nil {
+		return
+	}
 	topics := append(n.outputs(), n.source())
 	if dirs, err := b.adm.DescribeAllLogDirs(ctx, nil); err == nil {
 		var held int64
