@@ -60,6 +60,7 @@ func (b *bench) loopOpts(n names, topic string) []kgo.Opt {
 	return append(b.kafka.Opts(),
 		kgo.ConsumerGroup(n.Group+"."+topic), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxWait(250*time.Millisecond), kgo.ProducerLinger(linger),
+		kgo.MetadataMinAge(20*time.Millisecond), // else what fails once, as the first transactions do, waits for seconds
 	)
 }
 
