@@ -215,43 +215,53 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 // of some copies only is a *tooLargeError or a *refusedError.
 func (l *lane) produce(ctx context.Context, records []output) error {
 	var mu sync.Mutex
-	var first error // that concerns all
-	var refused refusedError
-	var large tooLargeError
-	for i := range records {
-		out := &records[i]
-		l.pr.cl.Produce(ctx, &out.record, func(_ *kgo.Record, err error) {
-			if err == nil {
-				return
-			}
-			err = fmt.Errorf("to topic %s: %w", out.record.Topic, explainWrite(out.record.Topic, err))
+	failures := map[*kgo.Record]error{} // guarded by mu: they come in order of completion
+	acked := func(r *kgo.Record, err error) {
+		if err != nil {
 			mu.Lock()
-			defer mu.Unlock()
-			l.c.m.produceFailures.WithLabelValues(out.record.Topic).Inc()
-			switch {
-			case out.entry != nil && ofRecord(err):
-				large.entries, large.err = append(large.entries, out.entry), err
-			case out.entry != nil && ofTopic(err):
-				refused.add(out.record.Topic, err)
-			case first == nil || errors.Is(first, context.Canceled):
-				first = err
-			}
-		})
+			failures[r] = err
+			mu.Unlock()
+		}
+	}
+	for i := range records {
+		l.pr.cl.Produce(ctx, &records[i].record, acked)
 	}
 	if err := l.pr.cl.Flush(ctx); err != nil {
 		return fmt.Errorf("flush: %w", err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
+	if len(failures) == 0 {
+		return nil
+	}
+	var first error // that concerns all
+	var refused refusedError
+	var large tooLargeError
+	for i := range records {
+		topic, e := records[i].record.Topic, records[i].entry
+		err, failed := failures[&records[i].record]
+		if !failed {
+			continue
+		}
+		err = fmt.Errorf("to topic %s: %w", topic, explainWrite(topic, err))
+		l.c.m.produceFailures.WithLabelValues(topic).Inc()
+		switch {
+		case e != nil && ofRecord(err):
+			large.entries, large.err = append(large.entries, e), err
+		case e != nil && ofTopic(err):
+			refused.add(topic, err)
+		case first == nil || errors.Is(first, context.Canceled):
+			first = err
+		}
+	}
 	switch {
 	case first != nil:
 		return fmt.Errorf("produce: %w", first)
 	case len(refused.topics) > 0:
 		return &refused
-	case len(large.entries) > 0:
+	default:
 		return &large
 	}
-	return nil
 }
 
 // abort ends the transaction without effect. Where that fails, the client is
