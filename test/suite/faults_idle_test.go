@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -142,4 +144,30 @@ func TestNoTransactionBeginsWhileIdleProgressIsBeingCommitted(t *testing.T) {
 	if n := during.Load(); n > 0 {
 		t.Errorf("%d requests of a transaction while a plain commit was on its way", n)
 	}
+}
+
+// A copy or an event that the broker refused is not there: the progress that
+// tells of it must not follow.
+func TestProgressDoesNotFollowARefusedEvent(t *testing.T) {
+	t.Parallel()
+	b := brokers.NewKfake(t)
+	x := newBench(t, b, 1, 3, []time.Duration{time.Second}, mixed)
+	h := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: x.names.Audit, Err: kerr.UnknownServerError, Count: 1})
+	defer h.Remove()
+	p := x.launch()
+	var next atomic.Int32 // what the lane asked for after that
+	p.wire.treat(func(k kmsg.Key) fate {
+		if (k == kmsg.TxnOffsetCommit || k == kmsg.EndTxn) && h.Hits() > 0 {
+			next.CompareAndSwap(0, int32(k))
+		}
+		return pass
+	})
+	x.sendN(1)
+	x.eventually("the lane goes on", func() bool { return next.Load() != 0 })
+	if k := kmsg.Key(next.Load()); k != kmsg.EndTxn {
+		t.Fatalf("%s follows an event that was refused", k.Name())
+	}
+	x.eventually("the record is done", func() bool { return done(p) == 1 })
+	x.drained(p)
+	x.counted(nil)
 }
