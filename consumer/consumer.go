@@ -92,6 +92,7 @@ const (
 	fetchPartition     = 256 << 10
 	flushBound         = 10 * time.Second // for the last transaction of partitions that go
 
+	laneCount     = 2         // one makes the outputs of its partitions while the other waits for the broker
 	window        = 20_000    // records held of one partition
 	firstGuess    = 64 << 10  // bytes of an entry, before one has been seen
 	maxBatch      = 10_000    // results in one transaction
@@ -210,7 +211,9 @@ func New(o Options) (*Consumer, error) {
 			return nil, fmt.Errorf("consumer: a rule names target %q, which is not among the targets", name)
 		}
 	}
-	c.lanes = []*lane{newLane(c, 0)}
+	for n := range laneCount {
+		c.lanes = append(c.lanes, newLane(c, n))
+	}
 	c.m = newMetrics(c)
 	if err := c.m.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("consumer: metrics: %w", err)

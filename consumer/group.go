@@ -205,7 +205,7 @@ func (c *Consumer) assigned(joined *int, cl *kgo.Client, added map[string][]int3
 	for topic, partitions := range added {
 		for _, n := range partitions {
 			k := tp{topic, n}
-			p := newPartition(k, member, c.lanes[0], c.o.MetadataLimit)
+			p := newPartition(k, member, c.lanes[int(n)%len(c.lanes)], c.o.MetadataLimit)
 			p.kind, p.delay = c.kindOf(topic)
 			c.parts[k] = p
 		}

@@ -434,8 +434,9 @@ func (l *lane) commitIdle(ctx context.Context) {
 	}
 	if err := l.plainCommit(ctx, b); err != nil {
 		l.restore(b)
-		if ctx.Err() == nil && !errors.Is(err, kerr.RebalanceInProgress) {
-			c.log.Warn("committing idle progress failed and is done again", "error", err)
+		if now := c.now(); ctx.Err() == nil && !errors.Is(err, kerr.RebalanceInProgress) && now.Sub(l.told) >= refusalLog {
+			c.log.Warn("committing idle progress failed and is done again", "lane", l.id, "error", err)
+			l.told = now
 		}
 		return
 	}

@@ -184,8 +184,8 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 		if err := l.produce(ctx, events); err != nil {
 			return err
 		}
-		l.c.noteAcked(events)
-		return l.plainCommit(ctx, b)
+		l.noteAcked(events)
+		return l.commitWritten(ctx, b)
 	}
 	if err := l.pr.cl.BeginTransaction(); err != nil {
 		l.close()
@@ -195,7 +195,7 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 	// would defeat each other at the coordinator.
 	err := l.produce(ctx, records)
 	if err == nil {
-		l.c.noteAcked(records)
+		l.noteAcked(records)
 		err = l.commitOffsets(ctx, b)
 	}
 	if err != nil {
@@ -207,7 +207,7 @@ func (l *lane) transact(ctx context.Context, b *batch) error {
 	if err := l.pr.cl.EndTransaction(endCtx, kgo.TryCommit); err != nil {
 		return l.settle(ctx, b, err)
 	}
-	l.c.noteEnded()
+	l.noteEnded()
 	return nil
 }
 
@@ -444,6 +444,41 @@ func retryConcurrent(ctx context.Context, f func() error) error {
 			return err
 		}
 	}
+}
+
+// commitWritten commits the progress of outputs that are written, in at-least-once
+// mode. A commit that is refused because the group is changing is made again as
+// long as all of the batch's partitions stay here: to give the batch back would
+// write its outputs again each time.
+func (l *lane) commitWritten(ctx context.Context, b *batch) error {
+	for {
+		err := l.plainCommit(ctx, b)
+		if !errors.Is(err, kerr.RebalanceInProgress) && !errors.Is(err, kerr.IllegalGeneration) {
+			return err
+		}
+		if serr := sleep(ctx, 100*time.Millisecond); serr != nil || !l.renew(b) {
+			return err
+		}
+	}
+}
+
+// renew takes the group's present generation for b. It reports whether this is
+// still the member that b's partitions were assigned to, and all are still its.
+func (l *lane) renew(b *batch) bool {
+	c := l.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cl == nil {
+		return false
+	}
+	for _, s := range b.parts {
+		if s.p.dropped {
+			return false
+		}
+	}
+	member, generation := c.cl.GroupMetadata()
+	b.generation = generation
+	return member == b.member && generation >= 0
 }
 
 // plainCommit commits the batch's progress outside a transaction: in

@@ -104,6 +104,7 @@ func (c *Consumer) watchStarts(ctx context.Context, cl *kgo.Client, topics map[s
 
 // acked is the audit events of one partition that were acknowledged last.
 type acked struct {
+	lane        *lane
 	partition   int32
 	first, last int64 // offsets
 	at          time.Time
@@ -111,9 +112,10 @@ type acked struct {
 }
 
 // noteAcked remembers where and when the broker acknowledged the last audit event.
-func (c *Consumer) noteAcked(outs []output) {
+func (l *lane) noteAcked(outs []output) {
+	c := l.c
 	last := outs[len(outs)-1].record // every batch ends with an event
-	a := acked{partition: last.Partition, first: last.Offset, last: last.Offset, at: c.now()}
+	a := acked{lane: l, partition: last.Partition, first: last.Offset, last: last.Offset, at: c.now()}
 	for i := range outs {
 		if r := &outs[i].record; r.Topic == c.o.Audit && r.Partition == a.partition {
 			a.first, a.last = min(a.first, r.Offset), max(a.last, r.Offset)
@@ -125,10 +127,11 @@ func (c *Consumer) noteAcked(outs []output) {
 }
 
 // noteEnded remembers when the broker acknowledged the end of their transaction.
-func (c *Consumer) noteEnded() {
+func (l *lane) noteEnded() {
+	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.acked.at.IsZero() {
+	if c.acked.lane == l {
 		c.acked.ended = c.now()
 	}
 }
@@ -142,7 +145,7 @@ func (c *Consumer) watchSkew(ctx context.Context, cl *kgo.Client) bool {
 	a := c.acked
 	c.acked = acked{}
 	c.mu.Unlock()
-	if a.at.IsZero() {
+	if a.lane == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, endsEvery)

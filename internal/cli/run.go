@@ -26,6 +26,7 @@ handler calls that are made again.`,
 			if err != nil {
 				return err
 			}
+			worker.TuneMemory(cfg.Limits.MaxInflightBytes)
 			return w.Run(cmd.Context())
 		},
 	}
