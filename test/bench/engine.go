@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/recon-dlq/recon-dlq/deadletter"
 	"github.com/recon-dlq/recon-dlq/policy"
 	"github.com/recon-dlq/recon-dlq/remedy"
+	"github.com/recon-dlq/recon-dlq/worker"
 )
 
 // work is what an engine is to do. What is zero is the engine's default.
@@ -114,6 +117,9 @@ func runEngine(ctx context.Context, client []kgo.Opt, cluster string, w work, h 
 	if count.is == nil {
 		return 0, fmt.Errorf("the engine has no counter %q", w.Counter)
 	}
+	worker.TuneMemory(64 << 20) // as the command does with the default budget
+	defer debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetGCPercent(100)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	end := make(chan error, 1)
