@@ -49,25 +49,18 @@ func (n names) hopOutputs(fs kgo.Fetches) []*kgo.Record {
 	return outs
 }
 
-// How long the loops' producers linger. Not to linger is faster on one node; on
-// several, requests that leave at once disturb each other in a transaction.
-const (
-	clientsLinger = 10 * time.Millisecond // what the client library gives
-	noLinger      = 0
-)
-
-func (b *bench) loopOpts(n names, topic string, linger time.Duration) []kgo.Opt {
+func (b *bench) loopOpts(n names, topic string) []kgo.Opt {
 	return append(b.kafka.Opts(),
 		kgo.ConsumerGroup(n.Group+"."+topic), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxWait(250*time.Millisecond), kgo.ProducerLinger(linger),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxWait(250*time.Millisecond),
 		kgo.MetadataMinAge(20*time.Millisecond), // else what fails once, as the first transactions do, waits for seconds
 	)
 }
 
 // loop reads a topic at least once: poll, make the outputs, produce, commit. It
 // ends with ctx, and done is told of what has been committed.
-func (b *bench) loop(ctx context.Context, n names, topic string, linger time.Duration, outputs func(context.Context, kgo.Fetches) []*kgo.Record, done func(records int)) error {
-	cl, err := kgo.NewClient(b.loopOpts(n, topic, linger)...)
+func (b *bench) loop(ctx context.Context, n names, topic string, outputs func(context.Context, kgo.Fetches) []*kgo.Record, done func(records int)) error {
+	cl, err := kgo.NewClient(b.loopOpts(n, topic)...)
 	if err != nil {
 		return err
 	}
@@ -94,13 +87,13 @@ func (b *bench) loop(ctx context.Context, n names, topic string, linger time.Dur
 var errDone = errors.New("all records are done")
 
 // hopLoop is the at-least-once loop over one tier.
-func (b *bench) hopLoop(ctx context.Context, n names, records int, linger time.Duration) (time.Duration, error) {
+func (b *bench) hopLoop(ctx context.Context, n names, records int) (time.Duration, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var begin time.Time
 	var took time.Duration
 	left := records
-	err := b.loop(ctx, n, n.tier(hop), linger, func(_ context.Context, fs kgo.Fetches) []*kgo.Record {
+	err := b.loop(ctx, n, n.tier(hop), func(_ context.Context, fs kgo.Fetches) []*kgo.Record {
 		if begin.IsZero() && fs.NumRecords() > 0 {
 			begin = time.Now()
 		}
@@ -153,7 +146,7 @@ func (b *bench) failOnceLoop(ctx context.Context, n names, records int) (time.Du
 	var loops sync.WaitGroup
 	run := func(topic string, outputs func(context.Context, kgo.Fetches) []*kgo.Record, done func(int)) {
 		loops.Go(func() {
-			if err := b.loop(ctx, n, topic, noLinger, outputs, done); err != nil {
+			if err := b.loop(ctx, n, topic, outputs, done); err != nil {
 				stop(err) // the first one counts
 			}
 		})
@@ -170,8 +163,8 @@ func (b *bench) failOnceLoop(ctx context.Context, n names, records int) (time.Du
 }
 
 // session is the exactly-once loop on franz-go's GroupTransactSession.
-func (b *bench) session(ctx context.Context, n names, records int, linger time.Duration) (time.Duration, error) {
-	s, err := kgo.NewGroupTransactSession(append(b.loopOpts(n, n.tier(hop), linger), kgo.TransactionalID(n.Group), kgo.TransactionTimeout(10*time.Second))...)
+func (b *bench) session(ctx context.Context, n names, records int) (time.Duration, error) {
+	s, err := kgo.NewGroupTransactSession(append(b.loopOpts(n, n.tier(hop)), kgo.TransactionalID(n.Group), kgo.TransactionTimeout(10*time.Second))...)
 	if err != nil {
 		return 0, err
 	}
