@@ -51,7 +51,7 @@ func newMetrics(c *Consumer) *metrics {
 		c:                c,
 		resolved:         counter("resolved_total", "Records resolved, counted when that is committed."),
 		poison:           counters("poison_total", "Records sent to poison, counted when that is committed.", "reason"),
-		rewound:          counter("recon_dlq_rewound_partitions_total", "Partitions whose log was shorter than what was done of it, and that were read again from their start."),
+		rewound:          counter("recon_dlq_rewound_partitions_total", "Partitions whose log was shorter than what was done of it, or whose progress was of a deleted topic of the same name, and that were read again from their start."),
 		enqueued:         counter("recon_dlq_enqueued_total", "Records taken over from source topics, counted with their enqueued event."),
 		retries:          counters("recon_dlq_retries_total", "Copies sent to a tier, by its delay.", "tier"),
 		attempts:         counters("recon_dlq_attempts_total", "Handler calls that ended, by target and class of outcome.", "target", "class"),

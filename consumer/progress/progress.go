@@ -26,7 +26,7 @@ type Range struct{ From, To int64 }
 
 // Progress is what a commit says about a partition.
 type Progress struct {
-	Nonce uint64  // of the transaction that wrote it
+	Nonce uint64  // of the transaction that wrote it, and of the topic it is of
 	Low   int64   // first incomplete offset: the committed offset
 	Top   int64   // every offset from here on is incomplete
 	Holes []Range // incomplete offsets below Top: ascending, disjoint, not adjacent; the first starts at Low
