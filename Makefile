@@ -28,8 +28,8 @@ SIM_FLAGS  ?=
 MUTANTS    ?=
 # The tag lets the Kafka client's mutexes wait in virtual time, see test/sim.
 SIM        := test -tags synctests -count=1 -run TestSimulation -timeout 60m
-# Two packages at a time: several of them start a broker of their own.
-TEST_FLAGS ?= -p 2 -timeout 12m
+# One package at a time: several of them start brokers of their own, and their clocks are real.
+TEST_FLAGS ?= -p 1 -timeout 25m
 
 .PHONY: help
 help: ## Explain the verbs
@@ -46,6 +46,7 @@ demo: build ## Run the main job on an embedded broker (DEMO_FLAGS="--exit -o jso
 .PHONY: test
 test: deps rules ## Test everything, Apache Kafka included; brings or names what is missing
 	$(GO) vet ./...
+	$(GO) test -race -run '^$$' ./... >/dev/null # compiles side by side
 	REQUIRE_KAFKA=1 $(GO) test -race $(TEST_FLAGS) ./...
 	SEEDS=20 $(GO) $(SIM) ./test/sim
 
