@@ -150,7 +150,8 @@ func (w *worker) stop() error {
 // terminate is stop for a caller that holds mu.
 func (w *worker) terminate() error {
 	began := time.Now()
-	if err := w.proc.terminate(grace); err != nil && !gaveUp(w.proc) {
+	// A process that has not said a word yet had not begun: the signal killed it.
+	if err := w.proc.terminate(grace); err != nil && !gaveUp(w.proc) && w.proc.lastWords() != "" {
 		return fmt.Errorf("worker %s did not stop in order: %w: see %s", w.name, err, w.log)
 	}
 	w.longestStop = max(w.longestStop, time.Since(began))
