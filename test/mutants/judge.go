@@ -144,6 +144,9 @@ func (t *tree) test(ctx context.Context, s suite, pkg string, output io.Writer, 
 	if os.Getenv("SEEDS") == "" {
 		cmd.Env = append(cmd.Env, "SEEDS="+defaultSeeds)
 	}
+	if os.Getenv("PATIENCE") == "" {
+		cmd.Env = append(cmd.Env, "PATIENCE=40s") // of a test in test/suite: most mutants make one wait in vain
+	}
 	cmd.WaitDelay = time.Second
 	r, w := io.Pipe()
 	cmd.Stdout, cmd.Stderr = w, w
