@@ -24,6 +24,7 @@ import (
 // Reasons to drop everything and join the group anew.
 var (
 	// A cooperative member that gets another member id is not told what it lost meanwhile.
+	errJoinedTwice   = errors.New("the group took this worker's join twice, and fenced the first one")
 	errMemberChanged = errors.New("the group gave this worker another member id")
 	// What is held of a topic that was deleted, maybe created again, can never be committed.
 	errTopicGone = errors.New("a topic was deleted or created again")
@@ -201,7 +202,7 @@ func (c *Consumer) assigned(joined *int, cl *kgo.Client, added map[string][]int3
 	if c.joined != joined {
 		return
 	}
-	c.cl = cl
+	c.cl, c.absence = cl, present
 	for topic, partitions := range added {
 		for _, n := range partitions {
 			k := tp{topic, n}

@@ -90,7 +90,7 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 			c.regroup(errTopicGone)
 			c.mu.Unlock()
 		}
-		if why := c.explainGroup(topic, err); why != nil {
+		if twice, why := c.joinedTwice(err), c.explainGroup(topic, err); why != nil && !twice {
 			fatal = why
 			return
 		}
@@ -104,6 +104,24 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 		sleep(ctx, fetchErrorRest) //nolint:errcheck // the loop looks at ctx
 	}
 	return fatal
+}
+
+// joinedTwice takes note of a group's error, and reports whether it is this worker
+// that has fenced itself: the group had forgotten it, the answer to its join was
+// lost, and a second join replaced the first one. It joins anew then, once; a
+// worker that holds its name is fenced by somebody else, and so is one twice in a row.
+func (c *Consumer) joinedTwice(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case errors.Is(err, kerr.UnknownMemberID) && c.absence == present:
+		c.absence = forgotten
+	case errors.Is(err, kerr.FencedInstanceID) && c.absence == forgotten:
+		c.absence = fencedOnce
+		c.regroup(errJoinedTwice)
+		return true
+	}
+	return false
 }
 
 // explainGroup returns the error that ends the worker if err, of a topic or of

@@ -61,6 +61,8 @@ func TestABrokersErrorIsWorkedAroundOnce(t *testing.T) {
 		{name: "heartbeat: an unknown member", fault: few(kerr.UnknownMemberID, 1, kmsg.Heartbeat)},
 		// A cooperative member is not told then what it lost meanwhile.
 		{name: "join: an unknown member in a rebalance", fault: few(kerr.RebalanceInProgress, 1, kmsg.Heartbeat), also: &fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.UnknownMemberID}, changed: true},
+		// The answer to a join was lost and it was sent again: the member fences itself.
+		{name: "sync: fenced by its own second join", fault: few(kerr.UnknownMemberID, 1, kmsg.Heartbeat), also: &fault{Keys: []kmsg.Key{kmsg.SyncGroup}, Err: kerr.FencedInstanceID, Count: 1}, changed: true},
 		{name: "heartbeat: another generation", fault: few(kerr.IllegalGeneration, 1, kmsg.Heartbeat)},
 		{name: "heartbeat: a rebalance", fault: few(kerr.RebalanceInProgress, 1, kmsg.Heartbeat)},
 		{name: "heartbeat: the coordinator has moved", fault: few(kerr.NotCoordinator, 2, kmsg.Heartbeat)},
