@@ -37,7 +37,7 @@ func TestC106_AWorkerThatStopsFinishesWhatRunsAndLeavesTheRestUntouched(t *testi
 			g := newGate()
 			t.Cleanup(g.open)
 			b := brokers.NewKfake(t)
-			const tier = 5 * time.Second
+			const tier = 15 * time.Second // far longer than a start takes
 			x := newBench(t, b, 3, 4, []time.Duration{tier}, func(_ context.Context, r *deadletter.Record) deadletter.Outcome {
 				<-g.c
 				var n int

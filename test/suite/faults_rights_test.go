@@ -44,8 +44,9 @@ func (x *bench) permit(denied string, op kadm.ACLOperation) {
 	topic(n.Poison, kadm.OpDescribe, kadm.OpWrite)
 	topic(n.Audit, kadm.OpDescribe, kadm.OpWrite)
 	allow(n.Group, kadm.NewACLs().Groups(n.Group), kadm.OpRead, kadm.OpDescribe)
-	id := n.Group + ".w1.0"
-	allow(id, kadm.NewACLs().TransactionalIDs(id), kadm.OpWrite, kadm.OpDescribe)
+	for _, id := range []string{n.Group + ".w1.0", n.Group + ".w1.1"} { // one a lane
+		allow(id, kadm.NewACLs().TransactionalIDs(id), kadm.OpWrite, kadm.OpDescribe)
+	}
 }
 
 // A missing right ends the worker with a message of its own, and is not tried for
