@@ -24,8 +24,9 @@ import (
 // Reasons to drop everything and join the group anew.
 var (
 	// A cooperative member that gets another member id is not told what it lost meanwhile.
-	errJoinedTwice   = errors.New("the group took this worker's join twice, and fenced the first one")
 	errMemberChanged = errors.New("the group gave this worker another member id")
+	// A client that has fenced itself does not join again by itself.
+	errJoinedTwice = errors.New("the group took this worker's join twice, and fenced the first one")
 	// What is held of a topic that was deleted, maybe created again, can never be committed.
 	errTopicGone = errors.New("a topic was deleted or created again")
 	// More expired at once than can be told before what follows it is read.
@@ -287,7 +288,7 @@ func (c *Consumer) load(ctx context.Context, joined *int, cl *kgo.Client, offset
 				offsets[k.topic][k.partition] = kgo.NewOffset().At(commit.offset)
 				continue
 			}
-			if uint32(pr.Nonce) != uint32(nonceOf(0, p.topicID)) {
+			if pr.Nonce != nonceOf(pr.Nonce>>32, p.topicID) {
 				c.m.rewound.Inc()
 				c.log.Error("the committed progress of a partition is of another topic of this name: the topic was deleted and made anew. It is read from its start",
 					"topic", k.topic, "partition", k.partition, "done_up_to", pr.Top)
