@@ -75,13 +75,7 @@ func logLost(t *testing.T, b *brokers.Kafka) {
 	if n := p.metric("recon_dlq_rewound_partitions_total"); n == 0 || !p.log.has("shorter than what was done") {
 		t.Errorf("recon_dlq_rewound_partitions_total is %v, and the log:\n%s", n, p.log)
 	}
-	p.halt()
-	next := x.launch(instance("w1"))
-	x.sendAs("last", 20)
-	x.ends("last", 20, next)
-	if n := done(next); n != 20 {
-		t.Errorf("%d records were done after a restart, want the 20 that came meanwhile", n)
-	}
+	x.restarts(p)
 }
 
 // Topics, progress and transactions are gone; an operator makes the topics again.
@@ -103,11 +97,5 @@ func diskEmpty(t *testing.T, b *brokers.Kafka) {
 	if !p.log.has("a topic was deleted or created again") {
 		t.Errorf("the log does not tell:\n%s", p.log)
 	}
-	p.halt()
-	next := x.launch(instance("w1"))
-	x.sendAs("last", 20)
-	x.ends("last", 20, next)
-	if n := done(next); n != 20 {
-		t.Errorf("%d records were done after a restart, want the 20 that came meanwhile", n)
-	}
+	x.restarts(p)
 }

@@ -142,19 +142,24 @@ func TestATopicThatIsMadeAnewIsAnotherTopic(t *testing.T) {
 				if !p.log.has("created again") && !p.log.has("does not take copies") && !p.log.has("transactions failed") {
 					t.Errorf("the log does not tell:\n%s", p.log)
 				}
-				p.halt()
-
-				// What is committed is the new topic's, too.
-				next := x.launch(instance("w1"))
-				x.sendAs("last", 20)
-				x.ends("last", 20, next)
-				if n := done(next); n != 20 {
-					t.Errorf("%d records were done after a restart, want the 20 that came meanwhile", n)
-				}
+				x.restarts(p) // what is committed is the new topic's, too
 				x.ends("new", 300)
 			})
 		}
 	})
+}
+
+// restarts stops p and starts it again: what is committed holds, and only what
+// comes meanwhile is done.
+func (x *bench) restarts(p *player) {
+	x.t.Helper()
+	p.halt()
+	next := x.launch(instance("w1"))
+	x.sendAs("last", 20)
+	x.ends("last", 20, next)
+	if n := done(next); n != 20 {
+		x.t.Errorf("%d records were done after a restart, want the 20 that came meanwhile", n)
+	}
 }
 
 // The worker has results of the old topic in hand when the new one is there.
