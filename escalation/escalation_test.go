@@ -917,3 +917,31 @@ func TestLagFallsToZero(t *testing.T) {
 		t.Errorf("lag of a partition that left is %v, want none", got)
 	}
 }
+
+// A topic of the same name is another topic: its records are told of from the
+// first one on, however far the old one was told of.
+func TestAPoisonTopicThatIsMadeAnewIsToldOf(t *testing.T) {
+	brokers.Each(t, func(t *testing.T, b brokers.Broker) {
+		h := newHouse(t, b)
+		h.poison("old", 20)
+		stop := h.run(h.options())
+		h.events(20)
+		deleted, err := kadm.NewClient(h.cons).DeleteTopics(t.Context(), h.names.Poison)
+		if err == nil {
+			err = deleted.Error()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		brokers.Create(t, b, partsN, map[string]string{"retention.ms": "-1"}, h.names.Poison)
+		h.poison("fresh", 30)
+		h.hook.await(50)
+		h.events(50)
+		stop()
+		for i := range 30 {
+			if id := fmt.Sprintf("fresh-%d", i); h.hook.ids[id] == 0 {
+				t.Errorf("nobody was told of %s", id)
+			}
+		}
+	})
+}

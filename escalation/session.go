@@ -430,6 +430,10 @@ func (s *session) poll(ctx, live context.Context) {
 			faults = append(faults, err)
 		}
 	})
+	if slices.ContainsFunc(faults, func(err error) bool { return errors.Is(err, kerr.UnknownTopicID) }) {
+		s.failed(fmt.Errorf("topic %s was deleted or made anew, and a client never takes to the new one: %w", s.e.o.Poison, kerr.UnknownTopicID))
+		return
+	}
 	if len(faults) > 0 {
 		s.e.o.Logger.Warn("poison topic cannot be read, trying again", "topic", s.e.o.Poison, "error", faults[0], "errors", len(faults))
 		sleep(ctx, restartMin)
