@@ -118,7 +118,8 @@ type Consumer struct {
 	cl      *kgo.Client
 	joined  *int                    // tells the present group client's callbacks from an abandoned one's
 	regroup context.CancelCauseFunc // drops everything and joins the group anew
-	absence absence                 // from the group
+	present bool                    // in the group: it has assigned partitions, maybe none, and has not been forgotten since
+	fences  int                     // how often it said since that another one has this worker's name
 	parts   map[tp]*partition
 	targets map[string]*target
 	order   []*target // round robin
@@ -144,15 +145,6 @@ type Consumer struct {
 	callCtx    context.Context // of handler calls; cancelled when the drain bound has passed
 	cancelCall context.CancelCauseFunc
 }
-
-// absence is what the group has last said of this member.
-type absence uint8
-
-const (
-	present    absence = iota // it has assigned partitions, maybe none
-	forgotten                 // it does not know it; it is joining anew
-	fencedOnce                // and then, that another one has its name
-)
 
 // Errors that end Run.
 var (

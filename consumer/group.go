@@ -25,8 +25,8 @@ import (
 var (
 	// A cooperative member that gets another member id is not told what it lost meanwhile.
 	errMemberChanged = errors.New("the group gave this worker another member id")
-	// A client that has fenced itself does not join again by itself.
-	errJoinedTwice = errors.New("the group took this worker's join twice, and fenced the first one")
+	// A client that is fenced does not join again by itself.
+	errFencedJoining = errors.New("the group knows this worker's name under another member id than the one it has just given it")
 	// What is held of a topic that was deleted, maybe created again, can never be committed.
 	errTopicGone = errors.New("a topic was deleted or created again")
 	// More expired at once than can be told before what follows it is read.
@@ -203,7 +203,7 @@ func (c *Consumer) assigned(joined *int, cl *kgo.Client, added map[string][]int3
 	if c.joined != joined {
 		return
 	}
-	c.cl, c.absence = cl, present
+	c.cl, c.present, c.fences = cl, true, 0
 	for topic, partitions := range added {
 		for _, n := range partitions {
 			k := tp{topic, n}

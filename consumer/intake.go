@@ -90,7 +90,7 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 			c.regroup(errTopicGone)
 			c.mu.Unlock()
 		}
-		if twice, why := c.joinedTwice(err), c.explainGroup(topic, err); why != nil && !twice {
+		if itself, why := c.fencedByItself(err), c.explainGroup(topic, err); why != nil && !itself {
 			fatal = why
 			return
 		}
@@ -106,19 +106,23 @@ func (c *Consumer) fetchErrors(ctx context.Context, fetches kgo.Fetches) error {
 	return fatal
 }
 
-// joinedTwice takes note of a group's error, and reports whether it is this worker
-// that has fenced itself: the group had forgotten it, the answer to its join was
-// lost, and a second join replaced the first one. It joins anew then, once; a
-// worker that holds its name is fenced by somebody else, and so is one twice in a row.
-func (c *Consumer) joinedTwice(err error) bool {
+// maxFences is how often a worker that joins is fenced before that is believed.
+const maxFences = 3
+
+// fencedByItself takes note of a group's error, and reports whether it is this
+// worker's own past that fences it while it joins: its join was answered twice
+// and the second one replaced the first, or a coordinator that took over knows
+// its predecessor only. It joins anew then, a few times. A worker that is in the group is
+// fenced by somebody else.
+func (c *Consumer) fencedByItself(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case errors.Is(err, kerr.UnknownMemberID) && c.absence == present:
-		c.absence = forgotten
-	case errors.Is(err, kerr.FencedInstanceID) && c.absence == forgotten:
-		c.absence = fencedOnce
-		c.regroup(errJoinedTwice)
+	case errors.Is(err, kerr.UnknownMemberID):
+		c.present = false
+	case errors.Is(err, kerr.FencedInstanceID) && !c.present && c.fences < maxFences:
+		c.fences++
+		c.regroup(errFencedJoining)
 		return true
 	}
 	return false

@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -122,6 +123,8 @@ func TestABrokersErrorAtTheStartIsWaitedOut(t *testing.T) {
 		{"coordinator: not available", kfake.Fault{Keys: []kmsg.Key{kmsg.FindCoordinator}, Err: kerr.CoordinatorNotAvailable, Count: 3}},
 		{"join: the coordinator is loading", kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Err: kerr.CoordinatorLoadInProgress, Count: 2}},
 		{"sync: a rebalance", kfake.Fault{Keys: []kmsg.Key{kmsg.SyncGroup}, Err: kerr.RebalanceInProgress, Count: 1}},
+		// A coordinator that takes over before the join is stored knows this worker's predecessor only.
+		{"sync: fenced by its predecessor", kfake.Fault{Keys: []kmsg.Key{kmsg.SyncGroup}, Err: kerr.FencedInstanceID, Count: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +134,7 @@ func TestABrokersErrorAtTheStartIsWaitedOut(t *testing.T) {
 			x.options() // asks for the cluster's id, which is not what is to fail
 			h := b.Cluster.Fault(c.fault)
 			defer h.Remove()
-			p := x.launch()
+			p := x.launch(instance("w1"))
 			x.eventually("all records are done", func() bool { return done(p) == 100 })
 			x.drained(p)
 			x.counted(nil)
@@ -139,6 +142,23 @@ func TestABrokersErrorAtTheStartIsWaitedOut(t *testing.T) {
 				t.Errorf("the fault came %d times", h.Hits())
 			}
 		})
+	}
+}
+
+// A worker that is fenced whenever it joins does not try for ever.
+func TestAWorkerThatIsFencedAtEachJoinEnds(t *testing.T) {
+	t.Parallel()
+	b := brokers.NewKfake(t)
+	x := newBench(t, b, 2, 3, []time.Duration{time.Second}, mixed)
+	x.sendN(10)
+	h := b.Cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SyncGroup}, Err: kerr.FencedInstanceID, Count: -1})
+	p := x.launch(instance("w1"))
+	x.eventually("it ends", p.stopped)
+	if !errors.Is(p.err, consumer.ErrFenced) {
+		t.Errorf("it ended with %v, want ErrFenced", p.err)
+	}
+	if n := h.Hits(); n < 2 || n > 8 {
+		t.Errorf("it joined %d times, want a few", n)
 	}
 }
 
