@@ -42,8 +42,8 @@ func TestAnOutageTakesBackOnlyTheFailuresInARow(t *testing.T) {
 		})
 		x.target[0].Breaker = policy.BreakerOptions{Threshold: row, ProbeMin: 100 * time.Millisecond, ProbeMax: 200 * time.Millisecond}
 		x.tweak = func(o *consumer.Options) {
-			o.Concurrency = 1                    // they end in the order of their offsets
-			o.Interval = 1500 * time.Millisecond // and before the first of them is committed
+			o.Concurrency = 1            // they end in the order of their offsets
+			o.Interval = 5 * time.Second // and, on a slow machine, too, before the first of them is committed
 		}
 		w := x.start()
 		x.send(value("first", "")) // the first transaction does not wait for the interval
