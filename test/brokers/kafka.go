@@ -49,7 +49,7 @@ type Options struct {
 	// and may do nothing but what an ACL allows; AdminOpts are for a super user.
 	Authorizer bool
 	// Secure gives every node listeners with TLS and SASL beside the plain one,
-	// see ListenSCRAM and the others.
+	// see ListenSASL and the others.
 	Secure bool
 	// TransactionVersion is the feature level of transaction.version at format,
 	// 1 for the protocol before KIP-890; 0 leaves Kafka's default.

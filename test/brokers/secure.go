@@ -13,15 +13,15 @@ import (
 // The listeners that every node of a cluster with Options.Secure has beside the
 // plain one. Each sends its clients to itself.
 const (
-	ListenSCRAM   = "SCRAM"   // TLS; SCRAM-SHA-256 and SCRAM-SHA-512, again every 4 s
+	ListenSASL    = "SASL"    // TLS; SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, and OAUTHBEARER with unsigned tokens; SCRAM again every 4 s
 	ListenMTLS    = "MTLS"    // TLS; a client certificate is required
 	ListenLogin   = "LOGIN"   // no TLS; PLAIN, and OAUTHBEARER with unsigned tokens
 	ListenExpired = "EXPIRED" // TLS; the broker's certificate has expired
 )
 
-var secureListeners = []string{ListenSCRAM, ListenMTLS, ListenLogin, ListenExpired}
+var secureListeners = []string{ListenSASL, ListenMTLS, ListenLogin, ListenExpired}
 
-// SecureUser may log in at ListenSCRAM and ListenLogin, see Kafka.Password.
+// SecureUser may log in at ListenSASL and ListenLogin, see Kafka.Password.
 const SecureUser = "worker"
 
 // Listener is the address of a secure listener at the first node.
@@ -78,20 +78,22 @@ func (k *Kafka) secure(n *node, p map[string]string) {
 		p["listeners"] += "," + address
 		p["advertised.listeners"] += "," + address
 	}
-	p["listener.security.protocol.map"] += ",SCRAM:SASL_SSL,MTLS:SSL,LOGIN:SASL_PLAINTEXT,EXPIRED:SSL"
+	p["listener.security.protocol.map"] += ",SASL:SASL_SSL,MTLS:SSL,LOGIN:SASL_PLAINTEXT,EXPIRED:SSL"
 	p["ssl.keystore.type"], p["ssl.truststore.type"] = "PEM", "PEM"
 	p["ssl.keystore.location"], p["ssl.truststore.location"] = k.pem("broker"), k.pem("ca")
 	p["listener.name.expired.ssl.keystore.type"], p["listener.name.expired.ssl.keystore.location"] = "PEM", k.pem("expired")
 	p["listener.name.mtls.ssl.client.auth"] = "required"
-	p["listener.name.scram.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
+	p["listener.name.sasl.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN,OAUTHBEARER"
 	p["listener.name.login.sasl.enabled.mechanisms"] = "PLAIN,OAUTHBEARER"
-	for _, hash := range []string{"256", "512"} {
-		p["listener.name.scram.scram-sha-"+hash+".sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-		p["listener.name.scram.scram-sha-"+hash+".connections.max.reauth.ms"] = "4000"
+	for _, mechanism := range []string{"scram-sha-256", "scram-sha-512"} {
+		p["listener.name.sasl."+mechanism+".sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+		p["listener.name.sasl."+mechanism+".connections.max.reauth.ms"] = "4000"
 	}
-	p["listener.name.login.plain.sasl.jaas.config"] = fmt.Sprintf(
-		`org.apache.kafka.common.security.plain.PlainLoginModule required user_%s="%s";`, SecureUser, k.password)
-	p["listener.name.login.oauthbearer.sasl.jaas.config"] = `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`
+	for _, listener := range []string{"sasl", "login"} {
+		p["listener.name."+listener+".plain.sasl.jaas.config"] = fmt.Sprintf(
+			`org.apache.kafka.common.security.plain.PlainLoginModule required user_%s="%s";`, SecureUser, k.password)
+		p["listener.name."+listener+".oauthbearer.sasl.jaas.config"] = `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`
+	}
 }
 
 // scramUsers are arguments of the format.

@@ -98,16 +98,63 @@ func (s *secured) file(listener, kafka, target string) string {
 	if listener != "" {
 		address = s.k.Listener(listener)
 	}
+	return s.whole(fmt.Sprintf("kafka: {brokers: [%q], group: %s, %s}\n", address, s.names.Group, strings.ReplaceAll(kafka, "DIR", s.dir)), target)
+}
+
+// whole writes a configuration with the section kafka.
+func (s *secured) whole(kafka, target string) string {
+	s.t.Helper()
 	n := s.names
-	s.write("recon-dlq.yaml", fmt.Appendf(nil, `
-kafka: {brokers: [%q], group: %s, %s}
+	s.write("recon-dlq.yaml", fmt.Appendf([]byte(kafka), `
 source: {topics: [%s]}
 topics: {retry: %s, hold: %s, poison: %s, audit: %s, state: %s, replication: 1}
 targets: [{name: ledger, http: {url: %q}}]
 rules: [{name: default, target: ledger, attempts: 2, delays: [200ms]}]
 metrics: {listen: ""}
-`, address, n.Group, strings.ReplaceAll(kafka, "DIR", s.dir), n.Source, n.Retry, n.Hold, n.Poison, n.Audit, n.State, target))
+`, n.Source, n.Retry, n.Hold, n.Poison, n.Audit, n.State, target))
 	return filepath.Join(s.dir, "recon-dlq.yaml")
+}
+
+// guide is the examples of docs/security.md: sections kafka.
+func guide(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var examples []string
+	for _, rest := range strings.Split(string(text), "```yaml\n")[1:] {
+		example, _, _ := strings.Cut(rest, "```")
+		examples = append(examples, example)
+	}
+	return examples
+}
+
+// example is an example of the guide with this test's cluster and files.
+func (s *secured) example(text, tokens string) string {
+	s.t.Helper()
+	listener := brokers.ListenSASL
+	if !strings.Contains(text, "sasl:") {
+		listener = brokers.ListenMTLS
+	}
+	for from, to := range map[string]string{
+		"[kafka-0.example:9093, kafka-1.example:9093]":                   fmt.Sprintf("[%q]\n  group: %s", s.k.Listener(listener), s.names.Group),
+		"/etc/recon-dlq/ca.crt":                                          s.dir + "/ca.pem",
+		"/etc/recon-dlq/tls.crt":                                         s.dir + "/client.pem",
+		"/etc/recon-dlq/tls.key":                                         s.dir + "/client-key.pem",
+		"/etc/recon-dlq/password":                                        s.dir + "/password",
+		"/etc/recon-dlq/token":                                           s.dir + "/token",
+		"https://sso.example/realms/kafka/protocol/openid-connect/token": tokens,
+	} {
+		text = strings.ReplaceAll(text, from, to)
+	}
+	if strings.Contains(text, "SCRAM") {
+		text = strings.Replace(text, "username: recon-dlq", "username: "+brokers.SecureUser, 1)
+	}
+	if strings.Contains(text, "example") || strings.Contains(text, "/etc/") {
+		s.t.Fatalf("an example of the guide has what the test does not know:\n%s", text)
+	}
+	return text
 }
 
 // command runs one command line.
@@ -142,13 +189,13 @@ const (
 	overToken = `sasl: {mechanism: OAUTHBEARER, token_file: DIR/token}`
 )
 
-func TestTheWholeJobRunsOverEachWayToConnect(t *testing.T) {
+func TestTheWholeJobRunsAsTheGuideConnects(t *testing.T) {
 	t.Parallel()
-	for name, way := range map[string]struct{ listener, kafka string }{
-		"SCRAM-SHA-512":  {brokers.ListenSCRAM, overSCRAM},
-		"mTLS":           {brokers.ListenMTLS, overMTLS},
-		"token endpoint": {brokers.ListenLogin, `sasl: {mechanism: OAUTHBEARER, token_url: "TOKENS", username: recon, password_file: DIR/password, scopes: [kafka]}`},
-	} {
+	examples := guide(t)
+	if len(examples) != 4 {
+		t.Fatalf("%d examples", len(examples))
+	}
+	for i, name := range []string{"SCRAM", "mTLS", "token file", "token endpoint"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSecured(t)
@@ -166,7 +213,7 @@ func TestTheWholeJobRunsOverEachWayToConnect(t *testing.T) {
 			}))
 			defer target.Close()
 			tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if id, secret, _ := r.BasicAuth(); id != "recon" || secret != s.k.Password() || r.FormValue("scope") != "kafka" {
+				if id, secret, _ := r.BasicAuth(); id != "recon-dlq" || secret != s.k.Password() || r.FormValue("scope") != "kafka" {
 					w.WriteHeader(http.StatusUnauthorized)
 					return
 				}
@@ -176,7 +223,7 @@ func TestTheWholeJobRunsOverEachWayToConnect(t *testing.T) {
 			defer tokens.Close()
 
 			brokers.Create(t, s.k, 2, nil, s.names.Source)
-			file := s.file(way.listener, strings.Replace(way.kafka, "TOKENS", tokens.URL, 1), target.URL)
+			file := s.whole(s.example(examples[i], tokens.URL), target.URL)
 			if code, out := s.command(t.Context(), nil, "topics", "plan", "-c", file); code != 0 || !strings.Contains(out, s.names.Poison) {
 				t.Fatalf("topics plan: exit %d, %s", code, out)
 			}
@@ -206,7 +253,7 @@ func TestTheWholeJobRunsOverEachWayToConnect(t *testing.T) {
 			if code != 0 {
 				t.Errorf("run: exit %d, %s", code, out)
 			}
-			if warned := strings.Contains(out, "as it is"); warned != (way.listener == brokers.ListenLogin) {
+			if warned := strings.Contains(out, "as it is: use https"); warned != (name == "token endpoint") {
 				t.Errorf("a secret in the clear is warned of: %t\n%s", warned, out)
 			}
 			if strings.Contains(out, s.k.Password()) {
@@ -252,9 +299,10 @@ func (s *secured) settled(n int, end <-chan struct{}) invariants.Report {
 func TestEachMechanismConnects(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]struct{ listener, kafka string }{
-		"SCRAM-SHA-256": {brokers.ListenSCRAM, strings.Replace(overSCRAM, "512", "256", 1)},
-		"PLAIN":         {brokers.ListenLogin, `sasl: {mechanism: PLAIN, username: worker, password_file: DIR/password}`},
-		"OAUTHBEARER":   {brokers.ListenLogin, overToken},
+		"SCRAM-SHA-256":           {brokers.ListenSASL, strings.Replace(overSCRAM, "512", "256", 1)},
+		"PLAIN":                   {brokers.ListenSASL, strings.Replace(overSCRAM, "SCRAM-SHA-512", "PLAIN", 1)},
+		"PLAIN without TLS":       {brokers.ListenLogin, `sasl: {mechanism: PLAIN, username: worker, password_file: DIR/password}`},
+		"OAUTHBEARER without TLS": {brokers.ListenLogin, overToken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -279,16 +327,16 @@ func TestWhatIsWrongWithAConnectionIsSaidWithinSeconds(t *testing.T) {
 		unknown  = "the broker's certificate is signed by an unknown CA: set kafka.tls.ca_file"
 	)
 	for name, c := range map[string]struct{ listener, kafka, want string }{
-		"wrong password of SCRAM": {brokers.ListenSCRAM, strings.Replace(overSCRAM, "/password", "/wrong", 1), password},
-		"unknown user of SCRAM":   {brokers.ListenSCRAM, strings.Replace(overSCRAM, "worker", "nobody", 1), password},
+		"wrong password of SCRAM": {brokers.ListenSASL, strings.Replace(overSCRAM, "/password", "/wrong", 1), password},
+		"unknown user of SCRAM":   {brokers.ListenSASL, strings.Replace(overSCRAM, "worker", "nobody", 1), password},
 		"wrong password of PLAIN": {brokers.ListenLogin, `sasl: {mechanism: PLAIN, username: worker, password_file: DIR/wrong}`, password},
 		"expired token":           {brokers.ListenLogin, `sasl: {mechanism: OAUTHBEARER, token_file: DIR/old-token}`, token},
 		"no token":                {brokers.ListenLogin, `sasl: {mechanism: OAUTHBEARER, token_file: DIR/wrong}`, token},
 		"token endpoint away":     {brokers.ListenLogin, `sasl: {mechanism: OAUTHBEARER, token_url: "http://127.0.0.1:1/", username: a, password_file: DIR/wrong}`, "kafka.sasl.token_url: no token: the endpoint cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused"},
-		"mechanism not offered":   {brokers.ListenSCRAM, ca + `, sasl: {mechanism: PLAIN, username: worker, password_file: DIR/password}`, "the broker does not offer PLAIN on this port: set kafka.sasl.mechanism"},
+		"mechanism not offered":   {brokers.ListenLogin, `sasl: {mechanism: SCRAM-SHA-512, username: worker, password_file: DIR/password}`, "the broker does not offer SCRAM-SHA-512 on this port: set kafka.sasl.mechanism"},
 		"SASL not wanted":         {brokers.ListenMTLS, overMTLS + `, sasl: {mechanism: PLAIN, username: worker, password_file: DIR/password}`, "this port has no SASL: remove kafka.sasl"},
 		"SASL missing":            {brokers.ListenLogin, ``, wantSASL},
-		"SASL missing over TLS":   {brokers.ListenSCRAM, ca, wantSASL},
+		"SASL missing over TLS":   {brokers.ListenSASL, ca, wantSASL},
 		"unknown CA":              {brokers.ListenMTLS, `tls: {ca_file: DIR/other-ca.pem}`, unknown},
 		"only known CAs":          {brokers.ListenMTLS, `tls: {enabled: true}`, unknown},
 		"expired broker":          {brokers.ListenExpired, ca, "the broker's certificate (CN=expired) is valid from "},
@@ -297,7 +345,7 @@ func TestWhatIsWrongWithAConnectionIsSaidWithinSeconds(t *testing.T) {
 		"foreign client":          {brokers.ListenMTLS, strings.ReplaceAll(overMTLS, "client", "foreign"), "the broker does not accept the client certificate (unknown certificate): kafka.tls.cert_file must be signed by a CA of the broker's truststore"},
 		"expired client":          {brokers.ListenMTLS, strings.ReplaceAll(overMTLS, "client", "expired"), "kafka.tls.cert_file: the client certificate has expired, on "},
 		"plain to TLS":            {brokers.ListenMTLS, ``, wantsTLS},
-		"plain SASL to TLS":       {brokers.ListenSCRAM, overToken, wantsTLS},
+		"plain SASL to TLS":       {brokers.ListenSASL, overToken, wantsTLS},
 		"TLS to plain":            {"", ca, noTLS},
 		"TLS to plain SASL":       {brokers.ListenLogin, ca + ", " + overToken, noTLS},
 	} {
@@ -424,7 +472,7 @@ func TestARevokedPasswordIsToldWhileRunningAndANewOneCountsWithoutARestart(t *te
 	}
 	password("first")
 	s.write("own", []byte("first"))
-	p := s.launch(brokers.ListenSCRAM, `tls: {ca_file: DIR/ca.pem}, sasl: {mechanism: SCRAM-SHA-512, username: `+user+`, password_file: DIR/own}`, nil)
+	p := s.launch(brokers.ListenSASL, `tls: {ca_file: DIR/ca.pem}, sasl: {mechanism: SCRAM-SHA-512, username: `+user+`, password_file: DIR/own}`, nil)
 	s.send(0, 50)
 	s.settled(50, p.end)
 
