@@ -48,6 +48,8 @@ func (k *checker) fault(path, format string, args ...any) {
 func (c Config) faults() []Fault {
 	var k checker
 	k.kafka(c.Kafka)
+	k.tls(c.Kafka.TLS)
+	k.sasl(c.Kafka.SASL)
 	k.topics(c.Source, c.Topics)
 	if c.Delivery != ExactlyOnce && c.Delivery != AtLeastOnce {
 		k.fault("delivery", "want %s or %s", ExactlyOnce, AtLeastOnce)

@@ -39,6 +39,8 @@ type Kafka struct {
 	Brokers  []string // host:port
 	Group    string   // also the prefix of transactional ids
 	Instance string   // a name that outlives restarts; empty: dynamic member
+	TLS      TLS
+	SASL     SASL
 }
 
 // Source names the topics that classifiers write.

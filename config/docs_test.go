@@ -79,7 +79,7 @@ func TestTheExampleHasEveryKeyThatWorks(t *testing.T) {
 		if k.kind == later || k.kind == secret || written[path] {
 			return
 		}
-		if !strings.Contains(string(data), "# "+k.name+":") { // or commented out
+		if !regexp.MustCompile("# +" + regexp.QuoteMeta(k.name) + ":").Match(data) { // or commented out
 			t.Errorf("deploy/recon-dlq.yaml does not show %s", path)
 		}
 	})

@@ -259,6 +259,20 @@ func (l *loader) build() Config {
 			Brokers:  v.GetStringSlice("kafka.brokers"),
 			Group:    v.GetString("kafka.group"),
 			Instance: v.GetString("kafka.instance"),
+			TLS: TLS{
+				CAFile:     v.GetString("kafka.tls.ca_file"),
+				CertFile:   v.GetString("kafka.tls.cert_file"),
+				KeyFile:    v.GetString("kafka.tls.key_file"),
+				ServerName: v.GetString("kafka.tls.server_name"),
+			},
+			SASL: SASL{
+				Mechanism:    v.GetString("kafka.sasl.mechanism"),
+				Username:     v.GetString("kafka.sasl.username"),
+				PasswordFile: v.GetString("kafka.sasl.password_file"),
+				TokenFile:    v.GetString("kafka.sasl.token_file"),
+				TokenURL:     v.GetString("kafka.sasl.token_url"),
+				Scopes:       v.GetStringSlice("kafka.sasl.scopes"),
+			},
 		},
 		Source: Source{Topics: v.GetStringSlice("source.topics")},
 		Topics: Topics{
@@ -282,6 +296,11 @@ func (l *loader) build() Config {
 		}},
 		Metrics: Metrics{Listen: v.GetString("metrics.listen")},
 	}
+	c.Kafka.TLS.Enabled = c.Kafka.TLS != TLS{}
+	if s := v.GetString("kafka.tls.enabled"); s != "" {
+		c.Kafka.TLS.Enabled = value(l, "kafka.tls.enabled", s, parseBool)
+	}
+	c.Kafka.SASL.Password = l.secret("kafka.sasl.password", c.Kafka.SASL.PasswordFile)
 	c.Escalation.Webhook.Token = l.secret("escalation.webhook.token", c.Escalation.Webhook.TokenFile)
 	for i := range l.tree.count["targets"] {
 		c.Targets = append(c.Targets, l.target(fmt.Sprintf("targets[%d]", i)))
@@ -323,32 +342,42 @@ func (l *loader) entry(path string) string {
 
 // secret reads the secret at path from the environment, or from the file that path_file names.
 func (l *loader) secret(path, file string) Secret {
-	fromEnv := strings.TrimSpace(l.v.GetString(path))
-	where := path
+	text := l.v.GetString(path)
+	var s Secret
+	var err error
 	switch {
-	case l.v.GetString(path) != "" && file != "":
+	case text != "" && file != "":
 		l.fault(path, "is set, and %s_file too: use one of them", path)
-		return Secret{}
 	case file != "":
-		where = path + "_file"
-		data, err := slurp(file, maxSecret)
-		if err != nil {
-			l.fault(where, "cannot read the secret: %s", fileProblem(err))
-			return Secret{}
-		}
-		fromEnv = strings.TrimSpace(string(data))
-	case l.v.GetString(path) == "":
-		return Secret{}
+		path += "_file"
+		s, err = readSecret(file)
+	case text != "":
+		s, err = parseSecret(text)
 	}
+	if err != nil {
+		l.fault(path, "%s", err)
+	}
+	return s
+}
+
+// readSecret reads the secret that a file holds.
+func readSecret(file string) (Secret, error) {
+	data, err := slurp(file, maxSecret)
+	if err != nil {
+		return Secret{}, fmt.Errorf("cannot read the secret: %s", fileProblem(err))
+	}
+	return parseSecret(string(data))
+}
+
+func parseSecret(s string) (Secret, error) {
+	s = strings.TrimSpace(s)
 	switch {
-	case fromEnv == "":
-		l.fault(where, "the secret is empty")
-	case strings.ContainsFunc(fromEnv, func(r rune) bool { return r <= ' ' || r > '~' }):
-		l.fault(where, "the secret has spaces, control characters or letters beyond ASCII: want one token")
-	default:
-		return NewSecret(fromEnv)
+	case s == "":
+		return Secret{}, errors.New("the secret is empty")
+	case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return Secret{}, errors.New("the secret has spaces, control characters or letters beyond ASCII: want one token")
 	}
-	return Secret{}
+	return NewSecret(s), nil
 }
 
 // maxSecret bounds a secret's file, in bytes.

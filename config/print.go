@@ -17,6 +17,8 @@ type document struct {
 		Brokers  []string `yaml:"brokers,flow" json:"brokers"`
 		Group    string   `yaml:"group" json:"group"`
 		Instance string   `yaml:"instance" json:"instance"`
+		TLS      *tlsDoc  `yaml:"tls,omitempty" json:"tls,omitempty"`
+		SASL     *saslDoc `yaml:"sasl,omitempty" json:"sasl,omitempty"`
 	} `yaml:"kafka" json:"kafka"`
 	Source struct {
 		Topics []string `yaml:"topics,flow" json:"topics"`
@@ -47,6 +49,23 @@ type document struct {
 	Metrics struct {
 		Listen string `yaml:"listen" json:"listen"`
 	} `yaml:"metrics" json:"metrics"`
+}
+
+type tlsDoc struct {
+	Enabled    bool   `yaml:"enabled" json:"enabled"`
+	CAFile     string `yaml:"ca_file,omitempty" json:"ca_file,omitempty"`
+	CertFile   string `yaml:"cert_file,omitempty" json:"cert_file,omitempty"`
+	KeyFile    string `yaml:"key_file,omitempty" json:"key_file,omitempty"`
+	ServerName string `yaml:"server_name,omitempty" json:"server_name,omitempty"`
+}
+
+type saslDoc struct {
+	Mechanism    string   `yaml:"mechanism" json:"mechanism"`
+	Username     string   `yaml:"username,omitempty" json:"username,omitempty"`
+	PasswordFile string   `yaml:"password_file,omitempty" json:"password_file,omitempty"`
+	TokenFile    string   `yaml:"token_file,omitempty" json:"token_file,omitempty"`
+	TokenURL     string   `yaml:"token_url,omitempty" json:"token_url,omitempty"`
+	Scopes       []string `yaml:"scopes,flow,omitempty" json:"scopes,omitempty"`
 }
 
 type targetDoc struct {
@@ -80,6 +99,12 @@ func (c Config) document() document {
 	d.Kafka.Brokers = c.Kafka.Brokers
 	d.Kafka.Group = c.Kafka.Group
 	d.Kafka.Instance = c.Kafka.Instance
+	if c.Kafka.TLS.Enabled {
+		d.Kafka.TLS = (*tlsDoc)(&c.Kafka.TLS)
+	}
+	if s := c.Kafka.SASL; s.Mechanism != "" {
+		d.Kafka.SASL = &saslDoc{s.Mechanism, s.Username, s.PasswordFile, s.TokenFile, s.TokenURL, s.Scopes}
+	}
 	d.Source.Topics = c.Source.Topics
 	d.Topics.Retry = c.Topics.Retry
 	d.Topics.Hold = c.Topics.Hold

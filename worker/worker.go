@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
@@ -50,6 +49,7 @@ type Worker struct {
 	log     *slog.Logger
 	policy  *policy.Policy
 	layout  kafka.Layout
+	kafka   kafka.Conn // without what differs by client
 	mux     *remedy.Mux
 	closers []func()
 	reg     *prometheus.Registry
@@ -83,6 +83,28 @@ func Layout(cfg config.Config) (kafka.Layout, *policy.Policy, error) {
 	return l.ForRules(p, cfg.Rules), p, nil
 }
 
+// Conn says how to reach the brokers of a configuration. Its secrets and
+// certificates are read again where they are needed.
+func Conn(cfg config.Config) (kafka.Conn, error) {
+	c := kafka.Conn{Brokers: cfg.Kafka.Brokers, ClientID: "recon-dlq"}
+	if cfg.Kafka.TLS.Enabled {
+		c.TLS = cfg.Kafka.TLS.Load
+	}
+	s := cfg.Kafka.SASL
+	if s.Mechanism == "" {
+		return c, nil
+	}
+	o := kafka.Credentials{Mechanism: s.Mechanism, Username: s.Username, Password: s.ReadPassword}
+	if s.TokenURL != "" {
+		o.Token = kafka.NewTokens(s.TokenURL, s.Username, s.ReadPassword, s.Scopes).Token
+	} else {
+		o.Token = func(context.Context) (string, error) { return s.ReadToken() }
+	}
+	var err error
+	c.SASL, err = o.SASL()
+	return c, err
+}
+
 // New checks the options. It talks to nobody.
 func New(o Options) (*Worker, error) {
 	if o.Logger == nil {
@@ -95,9 +117,13 @@ func New(o Options) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn, err := Conn(o.Config)
+	if err != nil {
+		return nil, err
+	}
 	layout.Groups = []string{o.Config.Kafka.Group, o.Config.Kafka.Group + escalation.GroupSuffix}
 	w := &Worker{
-		o: o, log: o.Logger, policy: p, layout: layout, mux: remedy.NewMux(),
+		o: o, log: o.Logger, policy: p, layout: layout, kafka: conn, mux: remedy.NewMux(),
 		reg: prometheus.NewRegistry(), clients: map[string]*prometheus.Registry{},
 	}
 	for _, t := range o.Config.Targets {
@@ -115,9 +141,8 @@ func New(o Options) (*Worker, error) {
 		}
 		w.mux.Handle(t.Name, h)
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "recon_dlq_build_info", Help: "1, with the version as a label."}, []string{"version"})
-	build.WithLabelValues(o.Version).Set(1)
-	w.reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m := newMetrics(w.reg, o.Version)
+	w.kafka.Watch = kafka.NewWatch(w.log, m.refused)
 	return w, nil
 }
 
@@ -173,6 +198,9 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // verify reaches the cluster and checks what the worker relies on.
 func (w *Worker) verify(ctx context.Context) (kafka.Facts, error) {
+	if warning := w.o.Config.Kafka.InTheClear(); warning != "" {
+		w.log.Warn("secrets are not protected on their way", "warning", warning)
+	}
 	conn := w.conn("start")
 	if err := kafka.Reach(ctx, conn); err != nil {
 		return kafka.Facts{}, err
@@ -193,10 +221,9 @@ func (w *Worker) verify(ctx context.Context) (kafka.Facts, error) {
 }
 
 func (w *Worker) conn(role string) kafka.Conn {
-	return kafka.Conn{
-		Brokers: w.o.Config.Kafka.Brokers, ClientID: "recon-dlq", Dialer: w.o.Dialer, Extra: w.o.Client,
-		Logger: w.log.With("client", role),
-	}
+	c := w.kafka
+	c.Dialer, c.Extra, c.Logger = w.o.Dialer, w.o.Client, w.log.With("client", role)
+	return c
 }
 
 // hooks makes franz-go's own metrics for a new client. A client that is built

@@ -120,7 +120,12 @@ func (a *app) withPlan(cmd *cobra.Command, then func(*kgo.Client, planned) error
 // connect opens a client once the cluster has answered. What the client has to
 // say goes to stderr.
 func (a *app) connect(ctx context.Context, cfg config.Config, opts ...kgo.Opt) (*kgo.Client, error) {
-	conn := kafka.Conn{Brokers: cfg.Kafka.Brokers, ClientID: "recon-dlq", Logger: a.logger()}
+	conn, err := worker.Conn(cfg)
+	if err != nil {
+		return nil, err
+	}
+	conn.Logger = a.logger()
+	conn.Watch = kafka.NewWatch(conn.Logger, nil)
 	if err := kafka.Reach(ctx, conn); err != nil {
 		return nil, err
 	}

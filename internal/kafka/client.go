@@ -5,18 +5,18 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
 )
 
 const (
@@ -33,9 +33,13 @@ const (
 type Conn struct {
 	Brokers  []string // host:port
 	ClientID string
-	// Dialer replaces the network; nil: TCP with a 5 s timeout.
+	// TLS gives the configuration of each new connection; nil: not encrypted.
+	TLS  func() (*tls.Config, error)
+	SASL sasl.Mechanism // nil: none
+	// Dialer replaces the network, below TLS; nil: TCP.
 	Dialer func(ctx context.Context, network, host string) (net.Conn, error)
 	Logger *slog.Logger // nil: silent
+	Watch  *Watch       // nil: refused connections are in Logger only
 	Hooks  []kgo.Hook
 	Extra  []kgo.Opt // what else every client has; it wins
 }
@@ -45,7 +49,7 @@ type Conn struct {
 func (c Conn) Opts() []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
-		kgo.DialTimeout(dialTimeout),
+		kgo.Dialer(c.dial),
 		kgo.RequestTimeoutOverhead(requestTimeout),
 		kgo.RetryTimeout(retryTimeout),
 		kgo.MetadataMaxAge(metadataMaxAge),
@@ -55,11 +59,14 @@ func (c Conn) Opts() []kgo.Opt {
 	if c.ClientID != "" {
 		opts = append(opts, kgo.ClientID(c.ClientID))
 	}
-	if c.Dialer != nil {
-		opts = append(opts, kgo.Dialer(c.Dialer))
+	if c.SASL != nil {
+		opts = append(opts, kgo.SASL(c.SASL))
 	}
 	if c.Logger != nil {
-		opts = append(opts, kgo.WithLogger(logger{c.Logger}))
+		opts = append(opts, kgo.WithLogger(logger{c.Logger, c}))
+	}
+	if c.Watch != nil {
+		opts = append(opts, kgo.WithHooks(watcher{c}))
 	}
 	if len(c.Hooks) > 0 {
 		opts = append(opts, kgo.WithHooks(c.Hooks...))
@@ -90,7 +97,10 @@ func Close(cl *kgo.Client) {
 // logger passes the client's warnings and errors on. What it says below that
 // is of use only with debug logging. The client logs names, numbers and
 // errors, never keys or values.
-type logger struct{ to *slog.Logger }
+type logger struct {
+	to *slog.Logger
+	c  Conn
+}
 
 func (l logger) Level() kgo.LogLevel {
 	if l.to.Enabled(context.Background(), slog.LevelDebug) {
@@ -100,6 +110,9 @@ func (l logger) Level() kgo.LogLevel {
 }
 
 func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	if l.c.watched(keyvals) {
+		level = kgo.LogLevelInfo // the Watch tells, and does not repeat itself for each attempt
+	}
 	to := slog.LevelDebug
 	switch level {
 	case kgo.LogLevelError:
@@ -108,6 +121,21 @@ func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 		to = slog.LevelWarn
 	}
 	l.to.Log(context.Background(), to, "kafka client", append([]any{"says", msg}, keyvals...)...)
+}
+
+// watched says whether the error in keyvals is a refusal that the Watch tells of.
+func (c Conn) watched(keyvals []any) bool {
+	if c.Watch == nil {
+		return false
+	}
+	return slices.ContainsFunc(keyvals, func(v any) bool {
+		err, ok := v.(error)
+		if !ok {
+			return false
+		}
+		word, _ := c.refused(err)
+		return word != ""
+	})
 }
 
 // Reach asks every configured broker once, at the same time, and returns nil
@@ -120,7 +148,7 @@ func Reach(ctx context.Context, c Conn) error {
 	}
 	quiet := c
 	quiet.Logger = nil // the error says it all
-	quiet.Hooks = nil
+	quiet.Hooks, quiet.Watch = nil, nil
 	cl, err := kgo.NewClient(quiet.Opts()...)
 	if err != nil {
 		return fmt.Errorf("kafka.brokers: %w", err)
@@ -134,13 +162,13 @@ func Reach(ctx context.Context, c Conn) error {
 		}
 		msgs := make([]string, len(errs))
 		for i, err := range errs {
-			msgs[i] = fmt.Sprintf("%s: %s", c.Brokers[i], dialReason(err))
+			msgs[i] = fmt.Sprintf("%s: %s", c.Brokers[i], c.reason(err))
 		}
 		return &ReachError{What: "kafka.brokers: cannot reach " + strings.Join(msgs, "; "), Err: errors.Join(errs...)}
 	}
 	// Ask through the client once more, so that it learns the advertised addresses.
 	if err := cl.Ping(ctx); err != nil {
-		return &ReachError{What: "kafka.brokers: " + dialReason(err), Err: err}
+		return &ReachError{What: "kafka.brokers: " + c.reason(err), Err: err}
 	}
 	if found, errs := ask(ctx, cl.DiscoveredBrokers()); found == nil {
 		if ctx.Err() != nil {
@@ -152,7 +180,7 @@ func Reach(ctx context.Context, c Conn) error {
 		}
 		return &ReachError{
 			What: fmt.Sprintf("kafka.brokers: %s answers, but the addresses the cluster advertises cannot be reached from here (%s: %s): fix advertised.listeners or name resolution",
-				strings.Join(c.Brokers, ", "), strings.Join(msgs, ", "), dialReason(errors.Join(errs...))),
+				strings.Join(c.Brokers, ", "), strings.Join(msgs, ", "), c.reason(errors.Join(errs...))),
 			Err: errors.Join(errs...),
 		}
 	}
@@ -206,31 +234,4 @@ func ask(ctx context.Context, brokers []*kgo.Broker) (*kmsg.MetadataResponse, []
 		}
 	}
 	return first, errs
-}
-
-// dialReason says in few words what is wrong with an address, and what to do.
-func dialReason(err error) string {
-	var dns *net.DNSError
-	var eof *kgo.ErrFirstReadEOF
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection refused: is the broker running, and is the port right?"
-	case errors.As(err, &dns):
-		return "no such host: check the name"
-	case errors.As(err, &eof), errors.Is(err, io.EOF):
-		return "the broker closed the connection at once: does this port expect TLS or SASL?"
-	case errors.Is(err, kerr.SaslAuthenticationFailed):
-		return "authentication failed"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no route to host: check the address"
-	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return "no answer in time: check the address and the firewall, and that a Kafka broker listens there"
-	default:
-		return err.Error() + ": is this a Kafka broker?"
-	}
-}
-
-func isTimeout(err error) bool {
-	var n net.Error
-	return errors.As(err, &n) && n.Timeout()
 }

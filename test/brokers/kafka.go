@@ -23,6 +23,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/recon-dlq/recon-dlq/test/authority"
 )
 
 const (
@@ -46,6 +48,9 @@ type Options struct {
 	// Authorizer turns on StandardAuthorizer. Clients of Opts are User:ANONYMOUS
 	// and may do nothing but what an ACL allows; AdminOpts are for a super user.
 	Authorizer bool
+	// Secure gives every node listeners with TLS and SASL beside the plain one,
+	// see ListenSASL and the others.
+	Secure bool
 	// TransactionVersion is the feature level of transaction.version at format,
 	// 1 for the protocol before KIP-890; 0 leaves Kafka's default.
 	TransactionVersion int
@@ -68,16 +73,18 @@ type Kafka struct {
 	java      string
 	libs      string
 	clusterID string
-	password  string // of the super user; random, for this cluster only
-	unlock    func() // holds dir
+	password  string               // of the super user and SecureUser; random, for this cluster only
+	authority *authority.Authority // with Options.Secure
+	unlock    func()               // holds dir
 	nodes     []*node
 }
 
 type node struct {
-	id    int
-	ports struct{ client, controller, admin int }
-	doors []Door
-	proc  *process
+	id     int
+	ports  struct{ client, controller, admin int }
+	secure map[string]int // ports, by the name of the listener
+	doors  []Door
+	proc   *process
 }
 
 // Door is a listener of a node that sends its clients to another address: it
@@ -154,10 +161,20 @@ func (k *Kafka) up() error {
 	if err := os.WriteFile(filepath.Join(dir, "log4j2.yaml"), log4j2, 0o644); err != nil {
 		return err
 	}
+	if k.opts.Secure {
+		if err := k.keystores(); err != nil {
+			return err
+		}
+	}
 	for id := 1; id <= k.opts.Nodes; id++ {
-		n := &node{id: id}
+		n := &node{id: id, secure: map[string]int{}}
 		for _, port := range []*int{&n.ports.client, &n.ports.controller, &n.ports.admin} {
 			if *port, err = freePort(); err != nil {
+				return err
+			}
+		}
+		for _, name := range secureListeners {
+			if n.secure[name], err = freePort(); err != nil {
 				return err
 			}
 		}
@@ -403,6 +420,9 @@ func (k *Kafka) format(n *node) error {
 	if v := k.opts.TransactionVersion; v > 0 {
 		args = append(args, "--feature", fmt.Sprintf("transaction.version=%d", v))
 	}
+	if k.opts.Secure {
+		args = append(args, k.scramUsers()...)
+	}
 	proc, err := start(k.file(n, "out"), k.java, args...)
 	if err != nil {
 		return err
@@ -478,6 +498,9 @@ func (k *Kafka) properties(n *node) map[string]string {
 		p["listener.name.controller.plain.sasl.jaas.config"] = login
 		p["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 		p["super.users"] = "User:" + adminUser
+	}
+	if k.opts.Secure {
+		k.secure(n, p)
 	}
 	for i, door := range n.doors {
 		name := fmt.Sprintf("DOOR%d", i)

@@ -12,6 +12,7 @@ const stopTimeout = 30 * time.Second
 // What the tests of one binary share; each is started by the first test that wants it.
 var (
 	sharedKafka     lazy[*Kafka]
+	sharedSecure    lazy[*Kafka]
 	sharedContainer lazy[*Container]
 )
 
@@ -71,8 +72,10 @@ func SharedContainer(tb testing.TB) *Container {
 }
 
 func stopShared() {
-	if k, ok := sharedKafka.take(); ok {
-		k.Stop()
+	for _, shared := range []*lazy[*Kafka]{&sharedKafka, &sharedSecure} {
+		if k, ok := shared.take(); ok {
+			k.Stop()
+		}
 	}
 	if c, ok := sharedContainer.take(); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)

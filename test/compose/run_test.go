@@ -124,7 +124,7 @@ func TestTheMountedConfigurationsRunTogether(t *testing.T) {
 			loaded[rule.Name] = rule.Health
 		}
 	}
-	for _, alert := range []string{"ReconDLQDepth", "ReconDLQOldestAge", "ReconDLQConsumerLag"} {
+	for _, alert := range []string{"ReconDLQDepth", "ReconDLQOldestAge", "ReconDLQConsumerLag", "ReconDLQRefused"} {
 		if health := loaded[alert]; health != "ok" {
 			t.Errorf("alert %s: health %q in Prometheus, want ok (loaded: %v)", alert, health, loaded)
 		}

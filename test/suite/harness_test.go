@@ -31,6 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	// Most of a test here is waiting for the timeouts of protocols: cores are no measure. -parallel still wins.
 	flag.Set("test.parallel", "12") //nolint:errcheck // there is such a flag
+	os.Setenv("GOGC", "100")        //nolint:errcheck // it is a valid name. The command run, called here, leaves this process's collector alone
 	code := brokers.Main(m)
 	if code == 0 {
 		// Every worker of every test has ended: so must have all that it started.
