@@ -3,6 +3,8 @@ package deadletter_test
 import (
 	"bytes"
 	"math/big"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -170,6 +172,42 @@ func TestARecordWithoutForeignFactsAllocatesNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestTheGuideHasEachHeaderAndItsFact(t *testing.T) {
+	guide, err := os.ReadFile("../docs/foreign.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := regexp.MustCompile("`([^`]+)`")
+	told := map[string]string{}
+	for line := range strings.Lines(string(guide)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || !strings.HasPrefix(cells[3], " `") {
+			continue
+		}
+		name := word.FindStringSubmatch(cells[3])[1]
+		if strings.Contains(cells[3], "(free text)") {
+			name += ", free text"
+		}
+		for _, key := range word.FindAllStringSubmatch(cells[1], -1) {
+			told[key[1]] = name
+		}
+	}
+	for _, key := range deadletter.KnownHeaders() {
+		f := fact(t, header(key, ""))
+		name := f.Name
+		if f.FreeText {
+			name += ", free text"
+		}
+		if told[key] != name {
+			t.Errorf("docs/foreign.md says %q of %s, which is %q", told[key], key, name)
+		}
+		delete(told, key)
+	}
+	for key := range told {
+		t.Errorf("docs/foreign.md tells of %s, which is no fact", key)
 	}
 }
 
