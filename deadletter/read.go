@@ -16,6 +16,7 @@ type ReadOptions struct {
 	MaxWait   time.Duration // Tier and Hold: the furthest from Now that policy can set a not-before
 	Now       time.Time     // required: the reader's clock
 	ClusterID string        // part of the identity of what arrives
+	Raw       bool          // values are opaque: somebody else's dead letters, see Read
 }
 
 // Read makes a record of a message, by the wire contract in the package comment.
@@ -37,6 +38,11 @@ type ReadOptions struct {
 //   - A tier's record with no readable not-before, and a not-before beyond
 //     Now + MaxWait, is due at arrival + Delay.
 //
+// With Raw any value is legal, null included, and on every kind of topic. There
+// is no discrepancy id, and no category: the caller's rules give one. No attempt
+// is made yet, whatever foreign headers say. The first original timestamp among
+// them (see Facts) stands for enqueued_ms, from 2000 to 24 h ahead; else it is unknown.
+//
 // The error is nil or a *[MalformedError], of the value before that of a header. Then the record still has all that
 // could be read: ID, Origin, Key, Value and Foreign always.
 func Read(m Message, o ReadOptions) (Record, error) {
@@ -45,7 +51,13 @@ func Read(m Message, o ReadOptions) (Record, error) {
 	if arrival < year2000 {
 		arrival = now
 	}
-	v, err := parseValue(m.Value, now)
+	var v values
+	var err *MalformedError
+	if o.Raw {
+		v = rawValues(m.Headers, now)
+	} else {
+		v, err = parseValue(m.Value, now)
+	}
 	r := Record{
 		Kind:          o.Kind,
 		Input:         m.Place,
