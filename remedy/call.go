@@ -31,6 +31,8 @@ const (
 	CauseUnavailable     = "unavailable"      // Unavailable by a handler that gives no cause
 	CauseFailed          = "failed"           // Suspect by a handler that gives no cause
 	CauseInvalidOutcome  = "invalid_outcome"  // the handler broke its contract
+	CauseStart           = "start"            // a program cannot be started, or not yet again
+	CauseCrashed         = "crashed"          // a program ended without an answer
 )
 
 const maxCause = 40 // bytes
