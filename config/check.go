@@ -203,7 +203,26 @@ func (k *checker) targets(targets []Target) {
 				}
 			}
 		}
+		k.kinds(path, t)
+	}
+}
+
+// kinds checks what a target is.
+func (k *checker) kinds(path string, t Target) {
+	var kinds []string
+	if t.HTTP.used() {
+		kinds = append(kinds, "http")
 		k.http(path+".http", t.HTTP)
+	}
+	if t.Exec.used() {
+		kinds = append(kinds, "exec")
+		k.exec(path+".exec", t.Exec)
+	}
+	switch {
+	case len(kinds) == 0:
+		k.fault(path, "says not how it is reached: add http or exec, such as http: {url: \"http://127.0.0.1:8080/remediate\"}")
+	case len(kinds) > 1:
+		k.fault(path, "has %s: a target is one of them, remove the others", strings.Join(kinds, " and "))
 	}
 }
 
@@ -222,11 +241,23 @@ func (k *checker) http(path string, h HTTP) {
 			k.fault(path+".unix", "too long for a socket: at most %d bytes", maxSocketPath)
 		}
 	}
+	k.timeout(path+".timeout", h.Timeout)
+}
+
+func (k *checker) exec(path string, e Exec) {
+	if len(e.Command) == 0 || e.Command[0] == "" {
+		k.fault(path+".command", "is missing: name a program and its arguments, such as [python3, fix.py]")
+	}
+	k.timeout(path+".timeout", e.Timeout)
+}
+
+// timeout checks that of a target's calls.
+func (k *checker) timeout(path string, d time.Duration) {
 	switch {
-	case h.Timeout <= 0:
-		k.fault(path+".timeout", "must be more than 0, such as 10s")
-	case h.Timeout >= DrainBound:
-		k.fault(path+".timeout", "must be shorter than %s: a worker that stops waits no longer for calls in flight", policy.FormatDelay(DrainBound))
+	case d <= 0:
+		k.fault(path, "must be more than 0, such as 10s")
+	case d >= DrainBound:
+		k.fault(path, "must be shorter than %s: a worker that stops waits no longer for calls in flight", policy.FormatDelay(DrainBound))
 	}
 }
 

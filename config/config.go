@@ -70,10 +70,19 @@ type Limits struct {
 	Concurrency      int // handler calls at a time
 }
 
-// Target is one named handler.
+// Target is one named handler. It is one of HTTP and Exec, the others are zero.
 type Target struct {
 	Name string // also the end of its hold topic's name
 	HTTP HTTP
+	Exec Exec
+}
+
+// Timeout is that of one call, shorter than DrainBound.
+func (t Target) Timeout() time.Duration {
+	if t.Exec.used() {
+		return t.Exec.Timeout
+	}
+	return t.HTTP.Timeout
 }
 
 // HTTP is a target reached over HTTP.
@@ -82,6 +91,16 @@ type HTTP struct {
 	Unix    string        // absolute path of a unix socket; URL then gives host and path of the request only
 	Timeout time.Duration // per call, shorter than DrainBound
 }
+
+func (h HTTP) used() bool { return h != HTTP{} }
+
+// Exec is a target that is a program, started by the worker.
+type Exec struct {
+	Command []string      // program and arguments; no shell
+	Timeout time.Duration // per call, shorter than DrainBound
+}
+
+func (e Exec) used() bool { return e.Command != nil || e.Timeout != 0 }
 
 // Escalation says who is told.
 type Escalation struct {

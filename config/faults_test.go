@@ -169,7 +169,6 @@ targets:
   - name: ledger
     http: {url: http://127.0.0.1/}
     rate: 100/s
-    exec: {command: [a]}
     sql: {dsn: x}
     kafka: {topic: x}
 rules:
@@ -185,15 +184,14 @@ escalation:
 		"c.yaml:3: kafka.tls: is not supported yet: remove it",
 		"c.yaml:4: kafka.sasl: is not supported yet: remove it",
 		"c.yaml:8: targets[0].rate: is not supported yet: remove it",
-		"c.yaml:9: targets[0].exec: is not supported yet: remove it",
-		"c.yaml:10: targets[0].sql: is not supported yet: remove it",
-		"c.yaml:11: targets[0].kafka: is not supported yet: remove it",
-		"c.yaml:14: rules[0].match.age_over: is not supported yet: only category is",
-		"c.yaml:15: rules[0].window: is not supported yet: remove it",
-		"c.yaml:16: masking: is not supported yet: remove it",
-		"c.yaml:17: poison: is not supported yet: remove it",
-		"c.yaml:19: escalation.routes: is not supported yet: remove it",
-		"c.yaml:20: escalation.notifiers: is not supported yet: remove it",
+		"c.yaml:9: targets[0].sql: is not supported yet: remove it",
+		"c.yaml:10: targets[0].kafka: is not supported yet: remove it",
+		"c.yaml:13: rules[0].match.age_over: is not supported yet: only category is",
+		"c.yaml:14: rules[0].window: is not supported yet: remove it",
+		"c.yaml:15: masking: is not supported yet: remove it",
+		"c.yaml:16: poison: is not supported yet: remove it",
+		"c.yaml:18: escalation.routes: is not supported yet: remove it",
+		"c.yaml:19: escalation.notifiers: is not supported yet: remove it",
 	)
 }
 
@@ -288,7 +286,16 @@ func TestTargetsAreChecked(t *testing.T) {
 		"{name: a b, http: {url: 'http://h/'}}":                                        "targets[0].name: only letters, digits, dot, underscore and hyphen are allowed in a name",
 		"{name: " + long(65) + ", http: {url: 'http://h/'}}":                           "targets[0].name: too long: at most 64 characters",
 		"{name: a.b, http: {url: 'http://h/'}}, {name: a_b, http: {url: 'http://h/'}}": "targets[1].name: is the name of targets[0] too, or differs only in dots and underscores: it names the hold topic",
-		"{name: a}":                                             "targets[0].http: needs url, such as http://127.0.0.1:8080/remediate, or unix, the path of a socket",
+		"{name: a}": `targets[0]: says not how it is reached: add http or exec, such as http: {url: "http://127.0.0.1:8080/remediate"}`,
+		"{name: a, http: {url: 'http://h/'}, exec: {command: [b]}}": "targets[0]: has http and exec: a target is one of them, remove the others",
+		"{name: a, http: {}}":                                   "targets[0].http: needs url, such as http://127.0.0.1:8080/remediate, or unix, the path of a socket",
+		"{name: a, exec: {}}":                                   "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: []}}":                        "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: ['']}}":                      "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: python3 fix.py}}":            "targets[0].exec.command: want a list, such as [a, b]",
+		"{name: a, exec: {command: [b], timeout: 1h}}":          "targets[0].exec.timeout: must be shorter than 25s: a worker that stops waits no longer for calls in flight",
+		"{name: a, exec: [b]}":                                  "targets[0].exec: want keys under it: command, timeout",
+		"{name: a, exec: {command: [b]}}":                       "",
 		"{name: a, http: {timeout: 3s}}":                        "targets[0].http: needs url, such as http://127.0.0.1:8080/remediate, or unix, the path of a socket",
 		"{name: a, http: {url: /remediate}}":                    "targets[0].http.url: must begin with http:// or https://",
 		"{name: a, http: {url: 'ftp://h/'}}":                    "targets[0].http.url: must begin with http:// or https://",

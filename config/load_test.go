@@ -90,6 +90,7 @@ targets:
   - {name: ledger, http: {url: "http://h/x", timeout: 3s}}
   - {name: archive, http: {url: "unix:/run/x.sock"}}
   - {name: paths, http: {unix: /run/y.sock, url: "/fix?a=b"}}
+  - {name: cards, exec: {command: [python3, -u, cards.py]}}
 rules:
   - {name: people, match: {category: "schema_*"}, strategy: manual}
   - {name: own, match: {category: amount}, target: archive, attempts: 3, delays: [1500ms, 1d], sla: {max_age: 1d12h, on_breach: alert}}
@@ -109,6 +110,12 @@ rules:
 	}
 	if got, want := c.Targets[2].HTTP, (HTTP{Unix: "/run/y.sock", URL: "http://localhost/fix?a=b", Timeout: 10 * time.Second}); got != want {
 		t.Errorf("paths: %+v, want %+v", got, want)
+	}
+	if got, want := c.Targets[3], (Target{Name: "cards", Exec: Exec{Command: []string{"python3", "-u", "cards.py"}, Timeout: 10 * time.Second}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("cards: %+v, want %+v", got, want)
+	}
+	if got := c.Targets[3].Timeout(); got != 10*time.Second {
+		t.Errorf("cards: timeout %s", got)
 	}
 }
 

@@ -50,12 +50,20 @@ type document struct {
 }
 
 type targetDoc struct {
-	Name string `yaml:"name" json:"name"`
-	HTTP struct {
-		URL     string `yaml:"url,omitempty" json:"url,omitempty"`
-		Unix    string `yaml:"unix,omitempty" json:"unix,omitempty"`
-		Timeout string `yaml:"timeout" json:"timeout"`
-	} `yaml:"http" json:"http"`
+	Name string   `yaml:"name" json:"name"`
+	HTTP *httpDoc `yaml:"http,omitempty" json:"http,omitempty"`
+	Exec *execDoc `yaml:"exec,omitempty" json:"exec,omitempty"`
+}
+
+type httpDoc struct {
+	URL     string `yaml:"url,omitempty" json:"url,omitempty"`
+	Unix    string `yaml:"unix,omitempty" json:"unix,omitempty"`
+	Timeout string `yaml:"timeout" json:"timeout"`
+}
+
+type execDoc struct {
+	Command []string `yaml:"command,flow" json:"command"`
+	Timeout string   `yaml:"timeout" json:"timeout"`
 }
 
 type ruleDoc struct {
@@ -92,12 +100,7 @@ func (c Config) document() document {
 	d.Limits.MaxInflightBytes = formatSize(c.Limits.MaxInflightBytes)
 	d.Limits.Concurrency = c.Limits.Concurrency
 	for _, t := range c.Targets {
-		var doc targetDoc
-		doc.Name = t.Name
-		doc.HTTP.URL = t.HTTP.URL
-		doc.HTTP.Unix = t.HTTP.Unix
-		doc.HTTP.Timeout = policy.FormatDelay(t.HTTP.Timeout)
-		d.Targets = append(d.Targets, doc)
+		d.Targets = append(d.Targets, newTargetDoc(t))
 	}
 	for _, r := range c.Rules {
 		d.Rules = append(d.Rules, newRuleDoc(r))
@@ -108,6 +111,17 @@ func (c Config) document() document {
 	d.Escalation.Webhook.Timeout = policy.FormatDelay(w.Timeout)
 	d.Metrics.Listen = c.Metrics.Listen
 	return d
+}
+
+func newTargetDoc(t Target) targetDoc {
+	doc := targetDoc{Name: t.Name}
+	if h := t.HTTP; h.used() {
+		doc.HTTP = &httpDoc{URL: h.URL, Unix: h.Unix, Timeout: policy.FormatDelay(h.Timeout)}
+	}
+	if e := t.Exec; e.used() {
+		doc.Exec = &execDoc{Command: e.Command, Timeout: policy.FormatDelay(e.Timeout)}
+	}
+	return doc
 }
 
 func newRuleDoc(r policy.Rule) ruleDoc {

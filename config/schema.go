@@ -63,7 +63,10 @@ var schema = key{kind: group, keys: []key{
 			{name: "unix"},
 			{name: "timeout", def: "10s"},
 		}},
-		{name: "exec", kind: later},
+		{name: "exec", kind: group, keys: []key{
+			{name: "command", kind: texts},
+			{name: "timeout", def: "10s"},
+		}},
 		{name: "sql", kind: later},
 		{name: "kafka", kind: later},
 		{name: "rate", kind: later},
@@ -148,14 +151,15 @@ func join(path, name string) string {
 
 // The environment.
 const (
-	envPrefix = "RECON_DLQ_"
+	// EnvPrefix begins the name of every variable.
+	EnvPrefix = "RECON_DLQ_"
 	// EnvConfig names the file where no flag does.
-	EnvConfig = envPrefix + "CONFIG"
+	EnvConfig = EnvPrefix + "CONFIG"
 )
 
 // envName is the variable that sets the key at path.
 func envName(path string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
 // envKeys maps the variables that exist to the paths they set. Lists of entries are for the file.

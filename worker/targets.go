@@ -1,0 +1,35 @@
+package worker
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/recon-dlq/recon-dlq/config"
+	"github.com/recon-dlq/recon-dlq/remedy"
+)
+
+// handler makes the handler of a target. It is closed when no call is under way.
+func (w *Worker) handler(t config.Target) (handler, error) {
+	if len(t.Exec.Command) > 0 {
+		return remedy.NewExec(remedy.ExecOptions{
+			Command: t.Exec.Command, Env: programEnv(os.Environ()), Timeout: t.Exec.Timeout,
+			Logger: w.log.With("target", t.Name), Now: w.o.Now,
+		})
+	}
+	return remedy.NewHTTP(remedy.HTTPOptions{
+		URL: t.HTTP.URL, Unix: t.HTTP.Unix, Timeout: t.HTTP.Timeout,
+		Source: "recon-dlq/" + w.o.Config.Kafka.Group, MaxIdle: w.o.Config.Limits.Concurrency, UserAgent: "recon-dlq/" + w.o.Version, Now: w.o.Now,
+	})
+}
+
+type handler interface {
+	remedy.Handler
+	Close()
+}
+
+// programEnv is an environment without what configures the worker: its secrets are
+// none of a program's business.
+func programEnv(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool { return strings.HasPrefix(e, config.EnvPrefix) })
+}
