@@ -221,6 +221,8 @@ func (k *checker) kinds(path string, t Target) {
 	switch {
 	case len(kinds) == 0:
 		k.fault(path, "says not how it is reached: add http or exec, such as http: {url: \"http://127.0.0.1:8080/remediate\"}")
+	case t.AllowLinkLocal && t.Exec.used():
+		k.fault(path+".allow_link_local", "has no meaning for exec, which has no address: remove it")
 	case len(kinds) > 1:
 		k.fault(path, "has %s: a target is one of them, remove the others", strings.Join(kinds, " and "))
 	}
@@ -242,6 +244,36 @@ func (k *checker) http(path string, h HTTP) {
 		}
 	}
 	k.timeout(path+".timeout", h.Timeout)
+	k.auth(path+".auth", h.Auth)
+	if t := h.TLS; t != (TLS{}) {
+		if !strings.HasPrefix(h.URL, "https:") {
+			k.fault(path+".tls", "needs a url that begins with https://")
+		}
+		k.both(path+".tls", "cert_file", t.CertFile, "key_file", t.KeyFile)
+	}
+}
+
+func (k *checker) auth(path string, a Auth) {
+	k.both(path+".basic", "user", a.User, "password_file", a.PasswordFile)
+	if strings.ContainsFunc(a.User, func(r rune) bool { return isControl(r) || r == ':' }) {
+		k.fault(path+".basic.user", "must have no colon and no control character")
+	}
+	if a.BearerFile != "" && a.PasswordFile != "" {
+		k.fault(path, "has bearer_file and basic: both are the Authorization header, use one of them")
+	}
+	if a.PreviousHMACFile != "" && a.HMACFile == "" {
+		k.fault(path+".hmac.secret_file", "is missing: previous_secret_file is the one that it replaces")
+	}
+}
+
+// both reports one of two keys that is set without the other.
+func (k *checker) both(path, name, value, otherName, other string) {
+	switch {
+	case value != "" && other == "":
+		k.fault(path+"."+otherName, "is missing: it belongs to %s", name)
+	case value == "" && other != "":
+		k.fault(path+"."+name, "is missing: it belongs to %s", otherName)
+	}
 }
 
 func (k *checker) exec(path string, e Exec) {

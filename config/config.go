@@ -75,6 +75,8 @@ type Target struct {
 	Name string // also the end of its hold topic's name
 	HTTP HTTP
 	Exec Exec
+
+	AllowLinkLocal bool // or addresses of metadata services
 }
 
 // Timeout is that of one call, shorter than DrainBound.
@@ -90,6 +92,25 @@ type HTTP struct {
 	URL     string        // http(s)://…; may be empty with Unix, then the path is /
 	Unix    string        // absolute path of a unix socket; URL then gives host and path of the request only
 	Timeout time.Duration // per call, shorter than DrainBound
+	Auth    Auth
+	TLS     TLS
+}
+
+// Auth says how a target knows the worker; empty: by nothing. Its files are read when
+// they are needed, so that what is changed is used.
+type Auth struct {
+	BearerFile       string
+	User             string // Basic, with PasswordFile
+	PasswordFile     string
+	HMACFile         string // secret of Standard Webhooks signatures
+	PreviousHMACFile string // signs, too, while a secret is replaced
+}
+
+// TLS names PEM files.
+type TLS struct {
+	CAFile   string // empty: the system's authorities
+	CertFile string // the worker's own certificate, with KeyFile
+	KeyFile  string
 }
 
 func (h HTTP) used() bool { return h != HTTP{} }

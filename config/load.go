@@ -355,7 +355,10 @@ func (l *loader) secret(path, file string) Secret {
 const maxSecret = 8 << 10
 
 func (l *loader) target(path string) Target {
-	t := Target{Name: l.entry(path + ".name")}
+	t := Target{
+		Name:           l.entry(path + ".name"),
+		AllowLinkLocal: value(l, path+".allow_link_local", l.entry(path+".allow_link_local"), parseBool),
+	}
 	if l.written(path + ".http") {
 		t.HTTP = l.http(path + ".http")
 	}
@@ -377,6 +380,18 @@ func (l *loader) http(path string) HTTP {
 		URL:     l.entry(path + ".url"),
 		Unix:    l.entry(path + ".unix"),
 		Timeout: value(l, path+".timeout", l.entry(path+".timeout"), parseDuration),
+		Auth: Auth{
+			BearerFile:       l.entry(path + ".auth.bearer_file"),
+			User:             l.entry(path + ".auth.basic.user"),
+			PasswordFile:     l.entry(path + ".auth.basic.password_file"),
+			HMACFile:         l.entry(path + ".auth.hmac.secret_file"),
+			PreviousHMACFile: l.entry(path + ".auth.hmac.previous_secret_file"),
+		},
+		TLS: TLS{
+			CAFile:   l.entry(path + ".tls.ca_file"),
+			CertFile: l.entry(path + ".tls.cert_file"),
+			KeyFile:  l.entry(path + ".tls.key_file"),
+		},
 	}
 	if socket, ok := strings.CutPrefix(h.URL, "unix:"); ok {
 		if h.Unix != "" {

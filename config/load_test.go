@@ -253,14 +253,16 @@ func TestWhatIsPrintedLoadsToTheSame(t *testing.T) {
 		c.Metrics.Listen = rapid.SampledFrom([]string{"", ":0", "127.0.0.1:1", "[::1]:9644"}).Draw(t, "listen")
 		c.Escalation.Webhook.URL = rapid.SampledFrom([]string{"", "https://h/a?b=c&d='e'", "http://[::1]:8080/:-"}).Draw(t, "webhook")
 		for i := range rapid.IntRange(1, 3).Draw(t, "targets") {
-			c.Targets = append(c.Targets, Target{
-				Name: fmt.Sprintf("%s%d", legal(t, "target"), i),
-				HTTP: rapid.SampledFrom([]HTTP{
-					{URL: "http://h/", Timeout: time.Second},
-					{Unix: "/run/a: b.sock", Timeout: DrainBound - 1},
-					{Unix: "/run/x", URL: "http://localhost/y", Timeout: 1500 * time.Microsecond},
-				}).Draw(t, "http"),
-			})
+			target := rapid.SampledFrom([]Target{
+				{HTTP: HTTP{URL: "http://h/", Timeout: time.Second}, AllowLinkLocal: true},
+				{HTTP: HTTP{Unix: "/run/a: b.sock", Timeout: DrainBound - 1, Auth: Auth{BearerFile: "/run/#x"}}},
+				{HTTP: HTTP{Unix: "/run/x", URL: "http://localhost/y", Timeout: 1500 * time.Microsecond, Auth: Auth{User: "null", PasswordFile: "/p", HMACFile: "/h"}}},
+				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, Auth: Auth{HMACFile: "/h", PreviousHMACFile: "/i"}, TLS: TLS{CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}}},
+				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, TLS: TLS{CAFile: "/ca"}}},
+				{Exec: Exec{Command: []string{"/bin/a b", "", "yes", "-c", "x: [y] # z"}, Timeout: time.Second}},
+			}).Draw(t, "target")
+			target.Name = fmt.Sprintf("%s%d", legal(t, "name"), i)
+			c.Targets = append(c.Targets, target)
 		}
 		n := rapid.IntRange(1, 4).Draw(t, "rules")
 		for i := range n {

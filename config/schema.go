@@ -62,6 +62,22 @@ var schema = key{kind: group, keys: []key{
 			{name: "url"},
 			{name: "unix"},
 			{name: "timeout", def: "10s"},
+			{name: "auth", kind: group, keys: []key{
+				{name: "bearer_file"},
+				{name: "basic", kind: group, keys: []key{
+					{name: "user"},
+					{name: "password_file"},
+				}},
+				{name: "hmac", kind: group, keys: []key{
+					{name: "secret_file"},
+					{name: "previous_secret_file"},
+				}},
+			}},
+			{name: "tls", kind: group, keys: []key{
+				{name: "ca_file"},
+				{name: "cert_file"},
+				{name: "key_file"},
+			}},
 		}},
 		{name: "exec", kind: group, keys: []key{
 			{name: "command", kind: texts},
@@ -69,6 +85,7 @@ var schema = key{kind: group, keys: []key{
 		}},
 		{name: "sql", kind: later},
 		{name: "kafka", kind: later},
+		{name: "allow_link_local", def: "false"},
 		{name: "rate", kind: later},
 		{name: "burst", kind: later},
 		{name: "in_flight", kind: later},

@@ -95,6 +95,14 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
+// parseBool reads true or false; YAML's other words for them mean different things to different readers.
+func parseBool(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, errors.New("want true or false")
+	}
+	return s == "true", nil
+}
+
 func isDigits(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }

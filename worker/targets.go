@@ -18,7 +18,12 @@ func (w *Worker) handler(t config.Target) (handler, error) {
 		})
 	}
 	return remedy.NewHTTP(remedy.HTTPOptions{
-		URL: t.HTTP.URL, Unix: t.HTTP.Unix, Timeout: t.HTTP.Timeout,
+		URL: t.HTTP.URL, Unix: t.HTTP.Unix, Timeout: t.HTTP.Timeout, AllowLinkLocal: t.AllowLinkLocal,
+		Auth: remedy.HTTPAuth{
+			BearerFile: t.HTTP.Auth.BearerFile, User: t.HTTP.Auth.User, PasswordFile: t.HTTP.Auth.PasswordFile,
+			HMACFile: t.HTTP.Auth.HMACFile, PreviousHMACFile: t.HTTP.Auth.PreviousHMACFile,
+		},
+		TLS:    remedy.TLSFiles{CA: t.HTTP.TLS.CAFile, Cert: t.HTTP.TLS.CertFile, Key: t.HTTP.TLS.KeyFile},
 		Source: "recon-dlq/" + w.o.Config.Kafka.Group, MaxIdle: w.o.Config.Limits.Concurrency, UserAgent: "recon-dlq/" + w.o.Version, Now: w.o.Now,
 	})
 }
