@@ -205,7 +205,28 @@ func (k *checker) targets(targets []Target) {
 				}
 			}
 		}
+		k.kinds(path, t)
+	}
+}
+
+// kinds checks what a target is.
+func (k *checker) kinds(path string, t Target) {
+	var kinds []string
+	if t.HTTP.used() {
+		kinds = append(kinds, "http")
 		k.http(path+".http", t.HTTP)
+	}
+	if t.Exec.used() {
+		kinds = append(kinds, "exec")
+		k.exec(path+".exec", t.Exec)
+	}
+	switch {
+	case len(kinds) == 0:
+		k.fault(path, "says not how it is reached: add http or exec, such as http: {url: \"http://127.0.0.1:8080/remediate\"}")
+	case t.AllowLinkLocal && t.Exec.used():
+		k.fault(path+".allow_link_local", "has no meaning for exec, which has no address: remove it")
+	case len(kinds) > 1:
+		k.fault(path, "has %s: a target is one of them, remove the others", strings.Join(kinds, " and "))
 	}
 }
 
@@ -224,11 +245,53 @@ func (k *checker) http(path string, h HTTP) {
 			k.fault(path+".unix", "too long for a socket: at most %d bytes", maxSocketPath)
 		}
 	}
+	k.timeout(path+".timeout", h.Timeout)
+	k.auth(path+".auth", h.Auth)
+	if t := h.TLS; t != (TLSFiles{}) {
+		if !strings.HasPrefix(h.URL, "https:") {
+			k.fault(path+".tls", "needs a url that begins with https://")
+		}
+		k.both(path+".tls", "cert_file", t.CertFile, "key_file", t.KeyFile)
+	}
+}
+
+func (k *checker) auth(path string, a Auth) {
+	k.both(path+".basic", "user", a.User, "password_file", a.PasswordFile)
+	if strings.ContainsFunc(a.User, func(r rune) bool { return isControl(r) || r == ':' }) {
+		k.fault(path+".basic.user", "must have no colon and no control character")
+	}
+	if a.BearerFile != "" && a.PasswordFile != "" {
+		k.fault(path, "has bearer_file and basic: both are the Authorization header, use one of them")
+	}
+	if a.PreviousHMACFile != "" && a.HMACFile == "" {
+		k.fault(path+".hmac.secret_file", "is missing: previous_secret_file is the one that it replaces")
+	}
+}
+
+// both reports one of two keys that is set without the other.
+func (k *checker) both(path, name, value, otherName, other string) {
 	switch {
-	case h.Timeout <= 0:
-		k.fault(path+".timeout", "must be more than 0, such as 10s")
-	case h.Timeout >= DrainBound:
-		k.fault(path+".timeout", "must be shorter than %s: a worker that stops waits no longer for calls in flight", policy.FormatDelay(DrainBound))
+	case value != "" && other == "":
+		k.fault(path+"."+otherName, "is missing: it belongs to %s", name)
+	case value == "" && other != "":
+		k.fault(path+"."+name, "is missing: it belongs to %s", otherName)
+	}
+}
+
+func (k *checker) exec(path string, e Exec) {
+	if len(e.Command) == 0 || e.Command[0] == "" {
+		k.fault(path+".command", "is missing: name a program and its arguments, such as [python3, fix.py]")
+	}
+	k.timeout(path+".timeout", e.Timeout)
+}
+
+// timeout checks that of a target's calls.
+func (k *checker) timeout(path string, d time.Duration) {
+	switch {
+	case d <= 0:
+		k.fault(path, "must be more than 0, such as 10s")
+	case d >= DrainBound:
+		k.fault(path, "must be shorter than %s: a worker that stops waits no longer for calls in flight", policy.FormatDelay(DrainBound))
 	}
 }
 

@@ -72,10 +72,21 @@ type Limits struct {
 	Concurrency      int // handler calls at a time
 }
 
-// Target is one named handler.
+// Target is one named handler. It is one of HTTP and Exec, the others are zero.
 type Target struct {
 	Name string // also the end of its hold topic's name
 	HTTP HTTP
+	Exec Exec
+
+	AllowLinkLocal bool // or addresses of metadata services
+}
+
+// Timeout is that of one call, shorter than DrainBound.
+func (t Target) Timeout() time.Duration {
+	if t.Exec.used() {
+		return t.Exec.Timeout
+	}
+	return t.HTTP.Timeout
 }
 
 // HTTP is a target reached over HTTP.
@@ -83,7 +94,36 @@ type HTTP struct {
 	URL     string        // http(s)://…; may be empty with Unix, then the path is /
 	Unix    string        // absolute path of a unix socket; URL then gives host and path of the request only
 	Timeout time.Duration // per call, shorter than DrainBound
+	Auth    Auth
+	TLS     TLSFiles
 }
+
+// Auth says how a target knows the worker; empty: by nothing. Its files are read when
+// they are needed, so that what is changed is used.
+type Auth struct {
+	BearerFile       string
+	User             string // Basic, with PasswordFile
+	PasswordFile     string
+	HMACFile         string // secret of Standard Webhooks signatures
+	PreviousHMACFile string // signs, too, while a secret is replaced
+}
+
+// TLSFiles names PEM files.
+type TLSFiles struct {
+	CAFile   string // empty: the system's authorities
+	CertFile string // the worker's own certificate, with KeyFile
+	KeyFile  string
+}
+
+func (h HTTP) used() bool { return h != HTTP{} }
+
+// Exec is a target that is a program, started by the worker.
+type Exec struct {
+	Command []string      // program and arguments; no shell
+	Timeout time.Duration // per call, shorter than DrainBound
+}
+
+func (e Exec) used() bool { return e.Command != nil || e.Timeout != 0 }
 
 // Escalation says who is told.
 type Escalation struct {

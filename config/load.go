@@ -123,7 +123,7 @@ func (l *loader) environment(env []string) map[string]string {
 	vars := make(map[string]string)
 	for _, e := range slices.Sorted(slices.Values(env)) {
 		name, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, envPrefix) {
+		if !strings.HasPrefix(name, EnvPrefix) {
 			continue
 		}
 		if slices.Contains(names, name) {
@@ -144,7 +144,7 @@ func unknownName(name string) string {
 	if plainName.MatchString(name) {
 		return name
 	}
-	return envPrefix + "…"
+	return EnvPrefix + "…"
 }
 
 func unknownVariable(name string, names []string) string {
@@ -165,13 +165,13 @@ func unknownVariable(name string, names []string) string {
 	if msg != "" {
 		return msg
 	}
-	own := strings.TrimPrefix(name, envPrefix)
+	own := strings.TrimPrefix(name, EnvPrefix)
 	bare := make([]string, len(names))
 	for i, n := range names {
-		bare[i] = strings.TrimPrefix(n, envPrefix)
+		bare[i] = strings.TrimPrefix(n, EnvPrefix)
 	}
 	if meant, ok := nearest(own, bare); ok {
-		return fmt.Sprintf("unknown variable: did you mean %s?", envPrefix+meant)
+		return fmt.Sprintf("unknown variable: did you mean %s?", EnvPrefix+meant)
 	}
 	return "unknown variable: nothing is configured by it"
 }
@@ -384,29 +384,58 @@ func parseSecret(s string) (Secret, error) {
 const maxSecret = 8 << 10
 
 func (l *loader) target(path string) Target {
-	http := path + ".http"
 	t := Target{
-		Name: l.entry(path + ".name"),
-		HTTP: HTTP{
-			URL:     l.entry(http + ".url"),
-			Unix:    l.entry(http + ".unix"),
-			Timeout: value(l, http+".timeout", l.entry(http+".timeout"), parseDuration),
-		},
+		Name:           l.entry(path + ".name"),
+		AllowLinkLocal: value(l, path+".allow_link_local", l.entry(path+".allow_link_local"), parseBool),
 	}
-	if socket, ok := strings.CutPrefix(t.HTTP.URL, "unix:"); ok {
-		if t.HTTP.Unix != "" {
-			l.fault(http+".url", "names a unix socket, and %s.unix too: use one of them", http)
-			return t
-		}
-		t.HTTP.URL, t.HTTP.Unix = "", socket
-		if rest, ok := strings.CutPrefix(socket, "//"); ok {
-			t.HTTP.Unix = rest
-		}
+	if l.written(path + ".http") {
+		t.HTTP = l.http(path + ".http")
 	}
-	if t.HTTP.Unix != "" && strings.HasPrefix(t.HTTP.URL, "/") {
-		t.HTTP.URL = "http://localhost" + t.HTTP.URL
+	if exec := path + ".exec"; l.written(exec) {
+		t.Exec.Command, _ = l.tree.values[exec+".command"].([]string)
+		t.Exec.Timeout = value(l, exec+".timeout", l.entry(exec+".timeout"), parseDuration)
 	}
 	return t
+}
+
+// written says whether the file has the group at path.
+func (l *loader) written(path string) bool {
+	_, ok := l.tree.lines[path]
+	return ok
+}
+
+func (l *loader) http(path string) HTTP {
+	h := HTTP{
+		URL:     l.entry(path + ".url"),
+		Unix:    l.entry(path + ".unix"),
+		Timeout: value(l, path+".timeout", l.entry(path+".timeout"), parseDuration),
+		Auth: Auth{
+			BearerFile:       l.entry(path + ".auth.bearer_file"),
+			User:             l.entry(path + ".auth.basic.user"),
+			PasswordFile:     l.entry(path + ".auth.basic.password_file"),
+			HMACFile:         l.entry(path + ".auth.hmac.secret_file"),
+			PreviousHMACFile: l.entry(path + ".auth.hmac.previous_secret_file"),
+		},
+		TLS: TLSFiles{
+			CAFile:   l.entry(path + ".tls.ca_file"),
+			CertFile: l.entry(path + ".tls.cert_file"),
+			KeyFile:  l.entry(path + ".tls.key_file"),
+		},
+	}
+	if socket, ok := strings.CutPrefix(h.URL, "unix:"); ok {
+		if h.Unix != "" {
+			l.fault(path+".url", "names a unix socket, and %s.unix too: use one of them", path)
+			return h
+		}
+		h.URL, h.Unix = "", socket
+		if rest, ok := strings.CutPrefix(socket, "//"); ok {
+			h.Unix = rest
+		}
+	}
+	if h.Unix != "" && strings.HasPrefix(h.URL, "/") {
+		h.URL = "http://localhost" + h.URL
+	}
+	return h
 }
 
 func (l *loader) rule(path string, targets []Target) policy.Rule {

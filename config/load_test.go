@@ -90,6 +90,7 @@ targets:
   - {name: ledger, http: {url: "http://h/x", timeout: 3s}}
   - {name: archive, http: {url: "unix:/run/x.sock"}}
   - {name: paths, http: {unix: /run/y.sock, url: "/fix?a=b"}}
+  - {name: cards, exec: {command: [python3, -u, cards.py]}}
 rules:
   - {name: people, match: {category: "schema_*"}, strategy: manual}
   - {name: own, match: {category: amount}, target: archive, attempts: 3, delays: [1500ms, 1d], sla: {max_age: 1d12h, on_breach: alert}}
@@ -109,6 +110,12 @@ rules:
 	}
 	if got, want := c.Targets[2].HTTP, (HTTP{Unix: "/run/y.sock", URL: "http://localhost/fix?a=b", Timeout: 10 * time.Second}); got != want {
 		t.Errorf("paths: %+v, want %+v", got, want)
+	}
+	if got, want := c.Targets[3], (Target{Name: "cards", Exec: Exec{Command: []string{"python3", "-u", "cards.py"}, Timeout: 10 * time.Second}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("cards: %+v, want %+v", got, want)
+	}
+	if got := c.Targets[3].Timeout(); got != 10*time.Second {
+		t.Errorf("cards: timeout %s", got)
 	}
 }
 
@@ -258,14 +265,16 @@ func TestWhatIsPrintedLoadsToTheSame(t *testing.T) {
 		c.Metrics.Listen = rapid.SampledFrom([]string{"", ":0", "127.0.0.1:1", "[::1]:9644"}).Draw(t, "listen")
 		c.Escalation.Webhook.URL = rapid.SampledFrom([]string{"", "https://h/a?b=c&d='e'", "http://[::1]:8080/:-"}).Draw(t, "webhook")
 		for i := range rapid.IntRange(1, 3).Draw(t, "targets") {
-			c.Targets = append(c.Targets, Target{
-				Name: fmt.Sprintf("%s%d", legal(t, "target"), i),
-				HTTP: rapid.SampledFrom([]HTTP{
-					{URL: "http://h/", Timeout: time.Second},
-					{Unix: "/run/a: b.sock", Timeout: DrainBound - 1},
-					{Unix: "/run/x", URL: "http://localhost/y", Timeout: 1500 * time.Microsecond},
-				}).Draw(t, "http"),
-			})
+			target := rapid.SampledFrom([]Target{
+				{HTTP: HTTP{URL: "http://h/", Timeout: time.Second}, AllowLinkLocal: true},
+				{HTTP: HTTP{Unix: "/run/a: b.sock", Timeout: DrainBound - 1, Auth: Auth{BearerFile: "/run/#x"}}},
+				{HTTP: HTTP{Unix: "/run/x", URL: "http://localhost/y", Timeout: 1500 * time.Microsecond, Auth: Auth{User: "null", PasswordFile: "/p", HMACFile: "/h"}}},
+				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, Auth: Auth{HMACFile: "/h", PreviousHMACFile: "/i"}, TLS: TLSFiles{CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}}},
+				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, TLS: TLS{CAFile: "/ca"}}},
+				{Exec: Exec{Command: []string{"/bin/a b", "", "yes", "-c", "x: [y] # z"}, Timeout: time.Second}},
+			}).Draw(t, "target")
+			target.Name = fmt.Sprintf("%s%d", legal(t, "name"), i)
+			c.Targets = append(c.Targets, target)
 		}
 		n := rapid.IntRange(1, 4).Draw(t, "rules")
 		for i := range n {

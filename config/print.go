@@ -69,12 +69,46 @@ type saslDoc struct {
 }
 
 type targetDoc struct {
-	Name string `yaml:"name" json:"name"`
-	HTTP struct {
-		URL     string `yaml:"url,omitempty" json:"url,omitempty"`
-		Unix    string `yaml:"unix,omitempty" json:"unix,omitempty"`
-		Timeout string `yaml:"timeout" json:"timeout"`
-	} `yaml:"http" json:"http"`
+	Name string   `yaml:"name" json:"name"`
+	HTTP *httpDoc `yaml:"http,omitempty" json:"http,omitempty"`
+	Exec *execDoc `yaml:"exec,omitempty" json:"exec,omitempty"`
+
+	AllowLinkLocal bool `yaml:"allow_link_local,omitempty" json:"allow_link_local,omitempty"`
+}
+
+type httpDoc struct {
+	URL     string       `yaml:"url,omitempty" json:"url,omitempty"`
+	Unix    string       `yaml:"unix,omitempty" json:"unix,omitempty"`
+	Timeout string       `yaml:"timeout" json:"timeout"`
+	Auth    *authDoc     `yaml:"auth,omitempty" json:"auth,omitempty"`
+	TLS     *tlsFilesDoc `yaml:"tls,omitempty" json:"tls,omitempty"`
+}
+
+type authDoc struct {
+	BearerFile string    `yaml:"bearer_file,omitempty" json:"bearer_file,omitempty"`
+	Basic      *basicDoc `yaml:"basic,omitempty" json:"basic,omitempty"`
+	HMAC       *hmacDoc  `yaml:"hmac,omitempty" json:"hmac,omitempty"`
+}
+
+type basicDoc struct {
+	User         string `yaml:"user" json:"user"`
+	PasswordFile string `yaml:"password_file" json:"password_file"`
+}
+
+type hmacDoc struct {
+	SecretFile         string `yaml:"secret_file" json:"secret_file"`
+	PreviousSecretFile string `yaml:"previous_secret_file,omitempty" json:"previous_secret_file,omitempty"`
+}
+
+type tlsFilesDoc struct {
+	CAFile   string `yaml:"ca_file,omitempty" json:"ca_file,omitempty"`
+	CertFile string `yaml:"cert_file,omitempty" json:"cert_file,omitempty"`
+	KeyFile  string `yaml:"key_file,omitempty" json:"key_file,omitempty"`
+}
+
+type execDoc struct {
+	Command []string `yaml:"command,flow" json:"command"`
+	Timeout string   `yaml:"timeout" json:"timeout"`
 }
 
 type ruleDoc struct {
@@ -117,12 +151,7 @@ func (c Config) document() document {
 	d.Limits.MaxInflightBytes = formatSize(c.Limits.MaxInflightBytes)
 	d.Limits.Concurrency = c.Limits.Concurrency
 	for _, t := range c.Targets {
-		var doc targetDoc
-		doc.Name = t.Name
-		doc.HTTP.URL = t.HTTP.URL
-		doc.HTTP.Unix = t.HTTP.Unix
-		doc.HTTP.Timeout = policy.FormatDelay(t.HTTP.Timeout)
-		d.Targets = append(d.Targets, doc)
+		d.Targets = append(d.Targets, newTargetDoc(t))
 	}
 	for _, r := range c.Rules {
 		d.Rules = append(d.Rules, newRuleDoc(r))
@@ -133,6 +162,34 @@ func (c Config) document() document {
 	d.Escalation.Webhook.Timeout = policy.FormatDelay(w.Timeout)
 	d.Metrics.Listen = c.Metrics.Listen
 	return d
+}
+
+func newTargetDoc(t Target) targetDoc {
+	doc := targetDoc{Name: t.Name, AllowLinkLocal: t.AllowLinkLocal}
+	if h := t.HTTP; h.used() {
+		doc.HTTP = &httpDoc{URL: h.URL, Unix: h.Unix, Timeout: policy.FormatDelay(h.Timeout), Auth: newAuthDoc(h.Auth)}
+		if h.TLS != (TLSFiles{}) {
+			doc.HTTP.TLS = &tlsFilesDoc{CAFile: h.TLS.CAFile, CertFile: h.TLS.CertFile, KeyFile: h.TLS.KeyFile}
+		}
+	}
+	if e := t.Exec; e.used() {
+		doc.Exec = &execDoc{Command: e.Command, Timeout: policy.FormatDelay(e.Timeout)}
+	}
+	return doc
+}
+
+func newAuthDoc(a Auth) *authDoc {
+	if a == (Auth{}) {
+		return nil
+	}
+	doc := &authDoc{BearerFile: a.BearerFile}
+	if a.User != "" {
+		doc.Basic = &basicDoc{User: a.User, PasswordFile: a.PasswordFile}
+	}
+	if a.HMACFile != "" {
+		doc.HMAC = &hmacDoc{SecretFile: a.HMACFile, PreviousSecretFile: a.PreviousHMACFile}
+	}
+	return doc
 }
 
 func newRuleDoc(r policy.Rule) ruleDoc {

@@ -76,10 +76,30 @@ var schema = key{kind: group, keys: []key{
 			{name: "url"},
 			{name: "unix"},
 			{name: "timeout", def: "10s"},
+			{name: "auth", kind: group, keys: []key{
+				{name: "bearer_file"},
+				{name: "basic", kind: group, keys: []key{
+					{name: "user"},
+					{name: "password_file"},
+				}},
+				{name: "hmac", kind: group, keys: []key{
+					{name: "secret_file"},
+					{name: "previous_secret_file"},
+				}},
+			}},
+			{name: "tls", kind: group, keys: []key{
+				{name: "ca_file"},
+				{name: "cert_file"},
+				{name: "key_file"},
+			}},
 		}},
-		{name: "exec", kind: later},
+		{name: "exec", kind: group, keys: []key{
+			{name: "command", kind: texts},
+			{name: "timeout", def: "10s"},
+		}},
 		{name: "sql", kind: later},
 		{name: "kafka", kind: later},
+		{name: "allow_link_local", def: "false"},
 		{name: "rate", kind: later},
 		{name: "burst", kind: later},
 		{name: "in_flight", kind: later},
@@ -162,14 +182,15 @@ func join(path, name string) string {
 
 // The environment.
 const (
-	envPrefix = "RECON_DLQ_"
+	// EnvPrefix begins the name of every variable.
+	EnvPrefix = "RECON_DLQ_"
 	// EnvConfig names the file where no flag does.
-	EnvConfig = envPrefix + "CONFIG"
+	EnvConfig = EnvPrefix + "CONFIG"
 )
 
 // envName is the variable that sets the key at path.
 func envName(path string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
 // envKeys maps the variables that exist to the paths they set. Lists of entries are for the file.

@@ -95,14 +95,12 @@ func parseNumber(s string) (int, error) {
 	return n, nil
 }
 
+// parseBool reads true or false; YAML's other words for them mean different things to different readers.
 func parseBool(s string) (bool, error) {
-	switch s {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
+	if s != "true" && s != "false" {
+		return false, errors.New("want true or false")
 	}
-	return false, errors.New("want true or false")
+	return s == "true", nil
 }
 
 func isDigits(s string) bool {

@@ -49,8 +49,13 @@ func (h *HTTP) failure(ctx, callCtx context.Context, p *phase, err error) deadle
 // connectCause names why there is no connection.
 func connectCause(err error) string {
 	var dns *net.DNSError
+	var own *credentialsError
 	var timeout interface{ Timeout() bool }
 	switch {
+	case errors.As(err, &own):
+		return CauseCredentials
+	case errors.Is(err, errLinkLocal):
+		return CauseLinkLocal
 	case errors.As(err, &dns):
 		return CauseDNS
 	case isTLS(err):

@@ -31,6 +31,10 @@ const (
 	CauseUnavailable     = "unavailable"      // Unavailable by a handler that gives no cause
 	CauseFailed          = "failed"           // Suspect by a handler that gives no cause
 	CauseInvalidOutcome  = "invalid_outcome"  // the handler broke its contract
+	CauseCredentials     = "credentials"      // a file with the worker's credentials is no good
+	CauseLinkLocal       = "link_local"       // the address is link-local or of a metadata service
+	CauseStart           = "start"            // a program cannot be started, or not yet again
+	CauseCrashed         = "crashed"          // a program ended without an answer
 )
 
 const maxCause = 40 // bytes

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -52,7 +53,13 @@ type HTTPOptions struct {
 	MaxIdle int
 	// UserAgent is the User-Agent header, printable ASCII. Empty: recon-dlq.
 	UserAgent string
-	// Now is the clock against which a Retry-After date is read. nil: time.Now.
+	// Auth are the worker's credentials, TLS its trust and its certificate, for https.
+	Auth HTTPAuth
+	TLS  TLSFiles
+	// AllowLinkLocal allows link-local addresses and those of metadata services.
+	AllowLinkLocal bool
+	// Now is the clock against which a Retry-After date is read, and which signatures
+	// carry. nil: time.Now.
 	Now func() time.Time
 }
 
@@ -69,6 +76,7 @@ type HTTP struct {
 	userAgent string
 	source    string
 	timeout   time.Duration
+	auth      HTTPAuth
 	now       func() time.Time
 	transport *http.Transport
 }
@@ -81,7 +89,10 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.URL == "" && o.Unix != "" {
 		o.URL = "http://localhost/"
 	}
-	faults := checkURL(o.URL)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	faults := checkURL(o.URL, o.AllowLinkLocal || o.Unix != "")
 	if len(o.Unix) > maxUnixPath {
 		faults = append(faults, fmt.Errorf("unix: path of %d bytes, at most %d are possible: use a shorter one", len(o.Unix), maxUnixPath))
 	}
@@ -97,6 +108,13 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if strings.ContainsFunc(o.UserAgent, func(r rune) bool { return r < ' ' || r > '~' }) {
 		faults = append(faults, errors.New("user agent: must be printable ASCII"))
 	}
+	faults = append(faults, o.Auth.check()...)
+	if o.TLS != (TLSFiles{}) {
+		if !strings.HasPrefix(strings.ToLower(o.URL), "https:") {
+			faults = append(faults, errors.New("tls: needs a url that starts with https://"))
+		}
+		faults = append(faults, o.TLS.check(o.Now())...)
+	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("http target: %w", errors.Join(faults...))
 	}
@@ -107,10 +125,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if o.UserAgent == "" {
 		o.UserAgent = "recon-dlq"
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	dialer := &net.Dialer{KeepAlive: 15 * time.Second}
+	dialer := newDialer(o.AllowLinkLocal)
 	dial := dialer.DialContext
 	if o.Unix != "" {
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -119,11 +134,12 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &HTTP{
+	h := &HTTP{
 		url:       o.URL,
 		userAgent: o.UserAgent,
 		source:    percentEncode(o.Source),
 		timeout:   o.Timeout,
+		auth:      o.Auth,
 		now:       o.Now,
 		transport: &http.Transport{
 			Proxy:                  nil,
@@ -135,10 +151,14 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 			IdleConnTimeout:        idleTimeout,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 		},
-	}, nil
+	}
+	if o.TLS != (TLSFiles{}) {
+		h.transport.DialTLSContext = o.TLS.dialTLS(dial, o.Now)
+	}
+	return h, nil
 }
 
-func checkURL(s string) []error {
+func checkURL(s string, allowLinkLocal bool) []error {
 	u, err := url.Parse(s)
 	if err != nil {
 		return []error{errors.New("url: cannot be parsed: use http://host:port/path")} // err quotes the URL
@@ -149,6 +169,9 @@ func checkURL(s string) []error {
 	}
 	if u.Hostname() == "" {
 		faults = append(faults, errors.New("url: has no host"))
+	}
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !allowLinkLocal && isLinkLocal(a) {
+		faults = append(faults, fmt.Errorf("url: %w", errLinkLocal))
 	}
 	if p := u.Port(); p != "" {
 		if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 {
@@ -180,6 +203,9 @@ func (h *HTTP) Remediate(ctx context.Context, r *deadletter.Record) deadletter.O
 	req, err := h.request(httptrace.WithClientTrace(callCtx, p.trace()), r)
 	if err != nil {
 		return suspect(CauseProtocol, "the request cannot be made") // NewHTTP has checked the URL
+	}
+	if err := h.auth.set(req.Header, req.Header.Get("ce-id"), r.Value, h.now()); err != nil {
+		return unavailable(CauseCredentials, err.Error())
 	}
 	resp, err := h.transport.RoundTrip(req) // not a Client: no redirects, no cookies, no URL in errors
 	if err != nil {

@@ -414,6 +414,28 @@ func TestARawAnswerThatIsNoneHasItsOutcome(t *testing.T) {
 	}
 }
 
+func TestATargetThatAnswersTenGigabytesIsHungUpOn(t *testing.T) {
+	const most = 10 << 30
+	sent := make(chan int, 1)
+	url := raw(t, func(c net.Conn, _ int) {
+		says("HTTP/1.1 200 OK\r\nContent-Length: "+fmt.Sprint(most)+"\r\n\r\n{")(c, 0)
+		n := 0
+		for chunk := make([]byte, 1<<20); n < most; {
+			written, err := c.Write(chunk)
+			if n += written; err != nil {
+				break
+			}
+		}
+		sent <- n
+	})
+	if o := target(t, HTTPOptions{URL: url}).Remediate(t.Context(), record()); o.Class != deadletter.Suspect || o.Cause != CauseTruncated {
+		t.Errorf("got %+v", o)
+	}
+	if n := <-sent; n > 64<<20 { // what buffers of the network take
+		t.Errorf("%d bytes could be sent", n)
+	}
+}
+
 func TestTheMessageIsTheStatusAndWhatTheTargetSays(t *testing.T) {
 	for body, want := range map[string]string{
 		"":                       "422 Unprocessable Entity",
@@ -610,13 +632,19 @@ func TestATrustedTLSTargetIsCalled(t *testing.T) {
 	}
 }
 
-func TestAUnixSocketIsCalled(t *testing.T) {
-	dir, err := os.MkdirTemp("", "u") // t.TempDir can be longer than a socket's path may be
+// socket is a path for one: t.TempDir can be longer than a socket's path may be.
+func socket(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "u")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
+	return filepath.Join(dir, "s")
+}
+
+func TestAUnixSocketIsCalled(t *testing.T) {
+	path := socket(t)
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

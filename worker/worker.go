@@ -31,7 +31,7 @@ import (
 // Options are what a worker is made of. Only Config is required.
 type Options struct {
 	Config config.Config
-	// Handlers play targets in place of the HTTP ones of the configuration, by the target's name.
+	// Handlers play targets in place of those of the configuration, by the target's name.
 	Handlers map[string]remedy.Handler
 	Logger   *slog.Logger
 	// Listener serves metrics and health in place of Config.Metrics.Listen.
@@ -129,15 +129,12 @@ func New(o Options) (*Worker, error) {
 	for _, t := range o.Config.Targets {
 		h := o.Handlers[t.Name]
 		if h == nil {
-			http, err := remedy.NewHTTP(remedy.HTTPOptions{
-				URL: t.HTTP.URL, Unix: t.HTTP.Unix, Timeout: t.HTTP.Timeout,
-				Source: "recon-dlq/" + o.Config.Kafka.Group, MaxIdle: o.Config.Limits.Concurrency, UserAgent: "recon-dlq/" + o.Version, Now: o.Now,
-			})
+			made, err := w.handler(t)
 			if err != nil {
 				return nil, fmt.Errorf("target %q: %w", t.Name, err)
 			}
-			w.closers = append(w.closers, http.Close)
-			h = http
+			w.closers = append(w.closers, made.Close)
+			h = made
 		}
 		w.mux.Handle(t.Name, h)
 	}
@@ -267,7 +264,7 @@ func (w *Worker) build(facts kafka.Facts) (*consumer.Consumer, *escalation.Escal
 		o.MaxMessageBytes[name] = t.MaxMessageBytes
 	}
 	for _, t := range cfg.Targets {
-		o.Targets = append(o.Targets, consumer.Target{Name: t.Name, Timeout: t.HTTP.Timeout})
+		o.Targets = append(o.Targets, consumer.Target{Name: t.Name, Timeout: t.Timeout()})
 	}
 	engine, err := consumer.New(o)
 	if err != nil {
