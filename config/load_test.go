@@ -270,7 +270,7 @@ func TestWhatIsPrintedLoadsToTheSame(t *testing.T) {
 				{HTTP: HTTP{Unix: "/run/a: b.sock", Timeout: DrainBound - 1, Auth: Auth{BearerFile: "/run/#x"}}},
 				{HTTP: HTTP{Unix: "/run/x", URL: "http://localhost/y", Timeout: 1500 * time.Microsecond, Auth: Auth{User: "null", PasswordFile: "/p", HMACFile: "/h"}}},
 				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, Auth: Auth{HMACFile: "/h", PreviousHMACFile: "/i"}, TLS: TLSFiles{CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}}},
-				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, TLS: TLS{CAFile: "/ca"}}},
+				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, TLS: TLSFiles{CAFile: "/ca"}}},
 				{Exec: Exec{Command: []string{"/bin/a b", "", "yes", "-c", "x: [y] # z"}, Timeout: time.Second}},
 			}).Draw(t, "target")
 			target.Name = fmt.Sprintf("%s%d", legal(t, "name"), i)
