@@ -52,8 +52,8 @@ func newWordGlob(pattern string) (glob, error) {
 const noSlash = "\x1f"
 
 func compile(pattern string) (glob, error) {
-	if _, err := path.Match(pattern, ""); err != nil {
-		return glob{}, err
+	if _, err := path.Match(pattern, ""); err != nil || len(pattern) > maxGlob {
+		return glob{}, path.ErrBadPattern
 	}
 	const meta = `*?[\`
 	head, rest := pattern, ""

@@ -90,6 +90,10 @@ func (p *Policy) Target(r *deadletter.Record) string {
 	return v.target
 }
 
+// ChoosesTarget says whether the rule names the target of the records it matches:
+// it does unless it matches on something that changes, see the package comment.
+func (u *Rule) ChoosesTarget() bool { return !u.Match.moving() }
+
 // Targets are the names of the handlers that the rules call, in their order.
 func (p *Policy) Targets() (names []string) {
 	for _, u := range p.rules {

@@ -30,6 +30,9 @@ type lookup struct {
 	any  bool // it is enough that the path selects something
 }
 
+// where finds the place in the library's messages, whose other words can be the path's own.
+var where = regexp.MustCompile(` at position [0-9]+$`)
+
 // quoted matches the quoted texts of a path as the library writes it.
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
@@ -45,7 +48,7 @@ func newPath(text string) (*jsonpath.Path, error) {
 	}
 	query, err := jsonpath.Parse(text)
 	if err != nil {
-		return nil, errors.New("is no JSONPath (RFC 9535), such as $.context.currency: " + strings.TrimPrefix(err.Error(), "jsonpath: "))
+		return nil, errors.New("is no JSONPath (RFC 9535), such as $.context.currency" + where.FindString(err.Error()))
 	}
 	for _, segment := range query.Query().Segments() {
 		switch selectors := segment.Selectors(); {
