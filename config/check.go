@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -324,12 +325,17 @@ func (k *checker) rules(rules []policy.Rule, targets []Target) {
 	for i, t := range targets {
 		names[i] = t.Name
 	}
+	unknown := make(map[string]bool) // what is said of them is not said again
 	for i, r := range rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		if r.Name != "" {
 			k.name(path+".name", r.Name, maxName)
 		}
 		k.known(path+".target", r.Target, names)
+		for j, t := range r.Match.Target {
+			p := fmt.Sprintf("%s.match.target[%d]", path, j)
+			unknown[p] = !k.known(p, t, names)
+		}
 	}
 	if len(rules) == 0 && len(targets) == 0 {
 		return // without a target there is no default rule: one fault says it
@@ -340,25 +346,23 @@ func (k *checker) rules(rules []policy.Rule, targets []Target) {
 		if !found || !strings.HasPrefix(path, "rules") {
 			path, msg = "rules", err.Error()
 		}
-		k.fault(path, "%s", msg)
+		if !unknown[path] {
+			k.fault(path, "%s", msg)
+		}
 	}
 }
 
 // known reports a rule's target that does not exist.
-func (k *checker) known(path, target string, names []string) {
-	if target == "" {
-		return
-	}
-	for _, n := range names {
-		if n == target {
-			return
-		}
+func (k *checker) known(path, target string, names []string) bool {
+	if target == "" || slices.Contains(names, target) {
+		return true
 	}
 	if meant, ok := nearest(target, names); ok {
 		k.fault(path, "no target has that name: did you mean %q?", meant)
-		return
+	} else {
+		k.fault(path, "no target has that name")
 	}
-	k.fault(path, "no target has that name")
+	return false
 }
 
 // each takes an error apart that joins others.

@@ -2,13 +2,17 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/recon-dlq/recon-dlq/policy"
 )
 
 // whole is a configuration without a fault, the least there is.
@@ -171,7 +175,7 @@ targets:
     kafka: {topic: x}
 rules:
   - name: all
-    match: {age_over: 3h}
+    target: ledger
     window: {cron: "0 2 * * *"}
 masking: [pan]
 poison: {max_age: 3d}
@@ -182,7 +186,6 @@ escalation:
 		"c.yaml:6: targets[0].rate: is not supported yet: remove it",
 		"c.yaml:7: targets[0].sql: is not supported yet: remove it",
 		"c.yaml:8: targets[0].kafka: is not supported yet: remove it",
-		"c.yaml:11: rules[0].match.age_over: is not supported yet: only category is",
 		"c.yaml:12: rules[0].window: is not supported yet: remove it",
 		"c.yaml:13: masking: is not supported yet: remove it",
 		"c.yaml:14: poison: is not supported yet: remove it",
@@ -234,7 +237,7 @@ func TestAValueOfTheWrongFormSaysWhichIsRight(t *testing.T) {
 		"escalation: {webhook: {timeout: 2m}}\n":                         "escalation.webhook.timeout: want more than 0, at most 1m",
 		"escalation: {webhook: {url: 'http://h/', token_file: /none}}\n": "escalation.webhook.token_file: cannot read the secret: no such file",
 		"rules: {name: a}\n":                                             `rules: want a list of entries, each beginning with "- name:"`,
-		"rules: [a]\n":                                                   "rules[0]: want keys: name, match, target, strategy, attempts, delays, sla",
+		"rules: [a]\n":                                                   "rules[0]: want keys: name, match, target, strategy, attempts, delays, permanent, sla",
 	} {
 		t.Run(text[:min(len(text), 60)], func(t *testing.T) {
 			expect(t, faults(t, whole+text), "c.yaml:3: "+want)
@@ -356,14 +359,64 @@ func TestRulesAreChecked(t *testing.T) {
 		"{name: a, target: ledger, attempts: 2, delays: [1ms]}":                           "rules[0].delays[0]: 1ms: must be a multiple of 100ms, at most 720h",
 		"{name: a, target: ledger, sla: {max_age: 24}}":                                   "rules[0].sla.max_age: 24 has no unit: write 24s, or with ms, m, h or d",
 		"{name: a, target: ledger, sla: {on_breach: panic}}":                              "rules[0].sla.on_breach: want poison or alert",
-		"{name: a, target: ledger, match: {category: 'x['}}, {name: b, strategy: manual}": `rules[0].match.category: "x[" is no valid glob: close its [ and end no pattern with a backslash`,
+		"{name: a, target: ledger, match: {category: 'x['}}, {name: b, strategy: manual}": `rules[0].match.category: "x[" is no valid glob: close its [, end it with no backslash, and let it have at most 256 bytes`,
 		"{name: a, strategy: manual}, {name: b, target: ledger}":                          "rules[1].match.category: no record reaches this rule, rules[0] takes them all: put this one before it or remove it",
-		"{name: a, match: {category: x}, target: ledger}":                                 "rules: a record of another category has no rule: add a last one without match, such as {name: default, target: <name>}",
+		"{name: a, match: {category: x}, target: ledger}":                                 "rules: a record that none of them matches has no rule: add a last one without match, such as {name: default, target: <name>}",
 	} {
 		t.Run(text[:min(len(text), 70)], func(t *testing.T) {
 			got := faults(t, "kafka: {brokers: [a:1]}\ntargets: [{name: ledger, http: {url: 'http://h/'}}, {name: other, http: {url: 'http://h/'}}]\nrules: ["+text+"]\n")
 			expect(t, got, "c.yaml:3: "+want)
 		})
+	}
+}
+
+func TestMatchesAreChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"match: {age: 3h}":                                             "match.age: unknown key: known here are category, origin, header, value, target, error, status, code, older_than, after_attempts",
+		"match: {sttus: 404}":                                          "match.sttus: unknown key: did you mean \"status\"?",
+		"match: {category: [a, b]}":                                    "match.category: want one value",
+		"match: {status: []}":                                          "match.status: is empty: say what it shall match, or remove it",
+		"match: {status: {a: 404}}":                                    "match.status: want a list, such as [a, b]",
+		"match: {status: [404, [405]]}":                                "match.status[1]: want one value",
+		"match: {status: 4044}":                                        `match.status[0]: is no HTTP status: want three digits, such as 404, or 5xx for all from 500 to 599`,
+		"match: {error: '['}":                                          `match.error[0]: is no valid glob: close its [, end it with no backslash, and let it have at most 256 bytes`,
+		"match: {error: ''}":                                           "match.error[0]: is empty: remove it, or name what it shall match",
+		"match: {older_than: 0s}":                                      "match.older_than: must be more than 0, such as 12h",
+		"match: {older_than: 3}":                                       "match.older_than: 3 has no unit: write 3s, or with ms, m, h or d",
+		"match: {older_than: -3h}":                                     "match.older_than: is not a duration: want a number with a unit, such as 300ms, 10s, 1m30s, 24h or 7d",
+		"match: {after_attempts: 0}":                                   "match.after_attempts: must be at least 1: every record has made 0",
+		"match: {after_attempts: 1001}":                                "match.after_attempts: 1001: must be 1 to 1000",
+		"match: {after_attempts: many}":                                "match.after_attempts: is not a whole number",
+		"match: {target: legder}":                                      `match.target[0]: no target has that name: did you mean "ledger"?`,
+		"match: {target: idle}":                                        `match.target[0]: no rule sends records to "idle"`,
+		"match: {status: 404}, target: ledger":                         "target: a rule that matches on target, error, status, code, older_than or after_attempts chooses no target, which is the same for all of a record's life: remove it, or match on the target",
+		"match: {header: []}":                                          "match.header: is empty: say what it shall match, or remove it",
+		"match: {header: {name: a}}":                                   `match.header: want a list of entries, each beginning with "- name:"`,
+		"match: {header: [{is: a}]}, target: ledger":                   "match.header[0].name: missing: which header?",
+		"match: {value: [a]}, target: ledger":                          "match.value[0]: want keys: path, is",
+		"match: {value: [{path: '$..a'}]}, target: ledger":             "match.value[0].path: a descendant segment (..) is not allowed: name the way to the field",
+		"match: {value: [{path: a}]}, target: ledger":                  "match.value[0].path: is no JSONPath (RFC 9535), such as $.context.currency at position 1",
+		"match: {value: [{path: $.a, is: '['}]}, target: ledger":       `match.value[0].is: is no valid glob: close its [, end it with no backslash, and let it have at most 256 bytes`,
+		"match: {status: 404}, strategy: manual, permanent: [default]": "permanent: attempts is 0, so every outcome is: remove it or raise attempts",
+	} {
+		t.Run(text, func(t *testing.T) {
+			got := faults(t, "kafka: {brokers: [a:1]}\ntargets: [{name: ledger, http: {url: 'http://h/'}}, {name: idle, http: {url: 'http://h/'}}]\nrules: [{name: a, "+text+"}, {name: default, target: ledger}]\n")
+			expect(t, got, "c.yaml:3: rules[0]."+want)
+		})
+	}
+}
+
+func TestTenThousandFaultyRulesAreReportedInSeconds(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(whole + "rules:\n")
+	for i := range policy.MaxRules {
+		fmt.Fprintf(&b, " - {name: r%d, target: x, match: {error: '['}, sla: {max_age: 0}}\n", i)
+	}
+	start := time.Now()
+	got := faults(t, b.String())
+	t.Logf("%d faults in %s", len(got), time.Since(start))
+	if len(got) < 3*policy.MaxRules || time.Since(start) > time.Minute {
+		t.Errorf("%d faults in %s", len(got), time.Since(start))
 	}
 }
 

@@ -26,6 +26,7 @@ type tree struct {
 	count  map[string]int  // entries of a list of entries
 	lines  map[string]int  // of every key and entry
 	spoilt map[string]bool // paths with a fault: what is wrong there is not also missing
+	holed  map[string]int  // how many paths below one are spoilt
 	faults []Fault
 }
 
@@ -36,11 +37,34 @@ func newTree(file string) *tree {
 		count:  make(map[string]int),
 		lines:  make(map[string]int),
 		spoilt: make(map[string]bool),
+		holed:  make(map[string]int),
 	}
 }
 
+// spoil notes that path has a fault; mend takes it back.
+func (t *tree) spoil(path string) {
+	if !t.spoilt[path] {
+		t.spoilt[path] = true
+		for p := above(path); p != ""; p = above(p) {
+			t.holed[p]++
+		}
+	}
+}
+
+func (t *tree) mend(path string) {
+	if t.spoilt[path] {
+		delete(t.spoilt, path)
+		for p := above(path); p != ""; p = above(p) {
+			t.holed[p]--
+		}
+	}
+}
+
+// above is the path that path lies under; empty: none.
+func above(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
+
 func (t *tree) fault(path string, line int, format string, args ...any) {
-	t.spoilt[path] = true
+	t.spoil(path)
 	t.faults = append(t.faults, Fault{Path: path, From: t.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
@@ -197,11 +221,7 @@ func (t *tree) unknown(path string, k *key, kn *yaml.Node) *key {
 	}
 	if meant, ok := nearest(strings.ToLower(kn.Value), k.names()); ok {
 		t.fault(p, kn.Line, "unknown key: did you mean %q?", meant)
-		t.spoilt[join(path, meant)] = true
-		return nil
-	}
-	if k.laterOthers {
-		t.fault(p, kn.Line, "is not supported yet: only %s is", strings.Join(k.names(), ", "))
+		t.spoil(join(path, meant))
 		return nil
 	}
 	var elsewhere string
@@ -241,7 +261,13 @@ func (t *tree) value(path string, k *key, n *yaml.Node) {
 		if s, ok := t.scalar(path, n); ok {
 			t.values[path] = s
 		}
-	case texts:
+	case texts, some:
+		if k.kind == some && n.Kind == yaml.ScalarNode {
+			if s, ok := t.scalar(path, n); ok {
+				t.values[path] = []string{s}
+			}
+			return
+		}
 		if n.Kind != yaml.SequenceNode {
 			t.fault(path, n.Line, "want a list, such as [a, b]")
 			return
@@ -252,7 +278,7 @@ func (t *tree) value(path string, k *key, n *yaml.Node) {
 			t.lines[p] = c.Line
 			s, ok := t.scalar(p, c)
 			if !ok {
-				t.spoilt[path] = true
+				t.spoil(path)
 			}
 			list = append(list, s)
 		}
@@ -265,7 +291,7 @@ func (t *tree) value(path string, k *key, n *yaml.Node) {
 		t.group(path, k, n)
 	case items:
 		if n.Kind != yaml.SequenceNode {
-			t.fault(path, n.Line, "want a list of entries, each beginning with %q", "- name:")
+			t.fault(path, n.Line, "want a list of entries, each beginning with %q", "- "+k.keys[0].name+":")
 			return
 		}
 		t.count[path] = len(n.Content)
@@ -310,10 +336,8 @@ func (t *tree) line(path string) int {
 		if n, ok := t.lines[path]; ok {
 			return n
 		}
-		i := strings.LastIndexAny(path, ".[")
-		if i < 0 {
+		if path = above(path); path == "" {
 			return 0
 		}
-		path = path[:i]
 	}
 }

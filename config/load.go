@@ -81,7 +81,7 @@ func (l *loader) fault(path, format string, args ...any) {
 	if l.tree.spoilt[path] {
 		return
 	}
-	l.tree.spoilt[path] = true
+	l.tree.spoil(path)
 	l.faults = append(l.faults, l.placed(Fault{Path: path, Msg: fmt.Sprintf(format, args...)}))
 }
 
@@ -99,18 +99,12 @@ func (l *loader) placed(f Fault) Fault {
 // excused says whether something at path, above or below it is already
 // reported: then what follows from it is noise.
 func (l *loader) excused(path string) bool {
-	for p := range l.tree.spoilt {
-		if p == path || under(p, path) || under(path, p) {
+	for p := path; p != ""; p = above(p) {
+		if l.tree.spoilt[p] {
 			return true
 		}
 	}
-	return false
-}
-
-// under says whether path p is above path q.
-func under(p, q string) bool {
-	rest, ok := strings.CutPrefix(q, p)
-	return ok && rest != "" && (rest[0] == '.' || rest[0] == '[')
+	return l.tree.holed[path] > 0
 }
 
 // environment gives our variables that are set, and reports those that do not exist.
@@ -226,7 +220,7 @@ func (l *loader) layer(vars map[string]string, flags *pflag.FlagSet) {
 // has there stays reported, but the new value is checked for itself.
 func (l *loader) override(path, from string) {
 	l.origin[path] = from
-	delete(l.tree.spoilt, path)
+	l.tree.mend(path)
 }
 
 // merge lays values over what viper has. Those of lists of entries are not layered: only a file holds them.
@@ -443,9 +437,16 @@ func (l *loader) rule(path string, targets []Target) policy.Rule {
 		Name:     l.entry(path + ".name"),
 		Category: l.entry(path + ".match.category"),
 		Target:   l.entry(path + ".target"),
+		Match:    l.match(path + ".match"),
 		MaxAge:   value(l, path+".sla.max_age", l.entry(path+".sla.max_age"), parseDuration),
 		OnBreach: value(l, path+".sla.on_breach", l.entry(path+".sla.on_breach"), parseBreach),
 	}
+	if l.excused(path + ".match") {
+		// Nobody knows what it was to match: not everything, and nothing of what others do.
+		r.Match.Origin = []string{path}
+		l.tree.spoil(path + ".target")
+	}
+	r.Permanent, _ = l.tree.values[path+".permanent"].([]string)
 	_, hasStrategy := l.tree.values[path+".strategy"]
 	attempts, hasAttempts := l.tree.values[path+".attempts"].(string)
 	delays, hasDelays := l.tree.values[path+".delays"].([]string)
@@ -465,10 +466,53 @@ func (l *loader) rule(path string, targets []Target) policy.Rule {
 			l.fault(path+".strategy", "unknown strategy: want %s", strings.Join(presets, ", "))
 		}
 	}
-	if r.Target == "" && r.Attempts > 0 && len(targets) == 1 && !l.excused(path+".target") {
+	if r.Target == "" && r.Attempts > 0 && len(targets) == 1 && r.ChoosesTarget() && !l.excused(path+".target") {
 		r.Target = targets[0].Name // there is no other to mean
 	}
 	return r
+}
+
+// match reads what a rule matches on, beside the category.
+func (l *loader) match(path string) policy.Match {
+	some := func(name string) []string {
+		list, written := l.tree.values[path+"."+name].([]string)
+		if written && len(list) == 0 {
+			l.fault(path+"."+name, "is empty: say what it shall match, or remove it")
+		}
+		return list
+	}
+	m := policy.Match{
+		Origin: some("origin"), Target: some("target"),
+		Error: some("error"), Status: some("status"), Code: some("code"),
+	}
+	for i := range l.conditions(path + ".header") {
+		p := fmt.Sprintf("%s.header[%d]", path, i)
+		m.Header = append(m.Header, policy.HeaderMatch{Name: l.entry(p + ".name"), Is: l.entry(p + ".is")})
+	}
+	for i := range l.conditions(path + ".value") {
+		p := fmt.Sprintf("%s.value[%d]", path, i)
+		m.Value = append(m.Value, policy.ValueMatch{Path: l.entry(p + ".path"), Is: l.entry(p + ".is")})
+	}
+	if p := path + ".older_than"; l.entry(p) != "" {
+		if m.OlderThan = value(l, p, l.entry(p), parseDuration); m.OlderThan == 0 {
+			l.fault(p, "must be more than 0, such as 12h")
+		}
+	}
+	if p := path + ".after_attempts"; l.entry(p) != "" {
+		if m.AfterAttempts = value(l, p, l.entry(p), parseNumber); m.AfterAttempts == 0 {
+			l.fault(p, "must be at least 1: every record has made 0")
+		}
+	}
+	return m
+}
+
+// conditions counts the entries of a list in a match; one without any matches nothing that people could mean.
+func (l *loader) conditions(path string) int {
+	n, written := l.tree.count[path]
+	if written && n == 0 {
+		l.fault(path, "is empty: say what it shall match, or remove it")
+	}
+	return n
 }
 
 // presets are the strategies, by name.

@@ -93,12 +93,35 @@ targets:
   - {name: cards, exec: {command: [python3, -u, cards.py]}}
 rules:
   - {name: people, match: {category: "schema_*"}, strategy: manual}
+  - name: failed
+    match:
+      origin: a.dlt
+      header: [{name: h}, {name: g, is: 1}]
+      value: [{path: $.a, is: "null"}]
+      target: [ledger, archive]
+      error: [timeout, "http_5??"]
+      status: 503
+      code: [E1, 42]
+      older_than: 1d
+      after_attempts: 2
+    strategy: aggressive
+    permanent: E*
+  - {name: never, match: {status: 5xx}, strategy: balanced, permanent: []}
   - {name: own, match: {category: amount}, target: archive, attempts: 3, delays: [1500ms, 1d], sla: {max_age: 1d12h, on_breach: alert}}
   - {name: rest, target: ledger, strategy: gentle}
 `)
 	h := time.Hour
+	aggressive, waits, _ := policy.Preset("aggressive")
+	balanced, pauses, _ := policy.Preset("balanced")
 	want := []policy.Rule{
 		{Name: "people", Category: "schema_*", MaxAge: 24 * h},
+		{Name: "failed", Match: policy.Match{
+			Origin: []string{"a.dlt"}, Header: []policy.HeaderMatch{{Name: "h"}, {Name: "g", Is: "1"}},
+			Value:  []policy.ValueMatch{{Path: "$.a", Is: "null"}},
+			Target: []string{"ledger", "archive"}, Error: []string{"timeout", "http_5??"}, Status: []string{"503"}, Code: []string{"E1", "42"},
+			OlderThan: 24 * h, AfterAttempts: 2,
+		}, Attempts: aggressive, Delays: waits, Permanent: []string{"E*"}, MaxAge: 24 * h},
+		{Name: "never", Match: policy.Match{Status: []string{"5xx"}}, Attempts: balanced, Delays: pauses, Permanent: []string{}, MaxAge: 24 * h},
 		{Name: "own", Category: "amount", Target: "archive", Attempts: 3, Delays: []time.Duration{1500 * time.Millisecond, 24 * h}, MaxAge: 36 * h, OnBreach: policy.BreachAlert},
 		{Name: "rest", Target: "ledger", Attempts: 5, Delays: []time.Duration{10 * time.Minute, h, 6 * h, 24 * h}, MaxAge: 24 * h},
 	}
@@ -123,6 +146,13 @@ func TestARuleWithoutTargetMeansTheOnlyOne(t *testing.T) {
 	c := mustLoad(t, whole+"rules: [{name: all, strategy: aggressive}]\n")
 	if got := c.Rules[0].Target; got != "ledger" {
 		t.Errorf("target %q, want ledger", got)
+	}
+}
+
+func TestARuleOnWhatChangesHasNoTargetNotEvenTheOnlyOne(t *testing.T) {
+	c := mustLoad(t, whole+"rules: [{name: slow, match: {status: 503}, strategy: gentle}, {name: all}]\n")
+	if got := c.Rules[0].Target; got != "" {
+		t.Errorf("target %q, want none", got)
 	}
 }
 
@@ -285,11 +315,27 @@ func TestWhatIsPrintedLoadsToTheSame(t *testing.T) {
 				MaxAge:   delay.Draw(t, "age"),
 				OnBreach: rapid.SampledFrom([]policy.Breach{policy.BreachPoison, policy.BreachAlert}).Draw(t, "breach"),
 			}
+			if i == n-1 {
+				r.Attempts++ // some rule sends records to the target
+			}
 			if r.Attempts > 0 {
 				r.Delays = rapid.SliceOfN(delay, 1, 4).Draw(t, "delays")
 			}
+			if r.Attempts > 0 {
+				r.Permanent = rapid.SampledFrom([][]string{nil, {}, {"default"}, {"E: '4*'", "~"}}).Draw(t, "permanent")
+			}
 			if i < n-1 {
 				r.Category = fmt.Sprintf("[#%d] '*: x", i)
+				r.Match = rapid.SampledFrom([]policy.Match{
+					{},
+					{Origin: []string{"a.b", "*"}, Header: []policy.HeaderMatch{{Name: "a: b"}, {Name: "{c}", Is: "'*'"}}},
+					{Value: []policy.ValueMatch{{Path: "$['a b']"}, {Path: `$[?@.a > 1 && @["b"] == 'x']`, Is: "null"}}},
+					{Target: []string{c.Targets[0].Name}, Error: []string{"timeout", "~"}, Status: []string{"404", "5xx"}, Code: []string{"1e3", "# x"}},
+					{OlderThan: delay.Draw(t, "older than"), AfterAttempts: rapid.IntRange(0, 1000).Draw(t, "after attempts")},
+				}).Draw(t, "match")
+				if !r.ChoosesTarget() {
+					r.Target = ""
+				}
 			}
 			c.Rules = append(c.Rules, r)
 		}

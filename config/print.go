@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -118,14 +119,48 @@ type ruleDoc struct {
 	Strategy string    `yaml:"strategy,omitempty" json:"strategy,omitempty"`
 	Attempts *int      `yaml:"attempts,omitempty" json:"attempts,omitempty"`
 	Delays   []string  `yaml:"delays,flow,omitempty" json:"delays,omitempty"`
-	SLA      struct {
+	// Without it the default is in force, with an empty one nothing is permanent.
+	Permanent *flowList `yaml:"permanent,omitempty" json:"permanent,omitempty"`
+	SLA       struct {
 		MaxAge   string `yaml:"max_age" json:"max_age"`
 		OnBreach string `yaml:"on_breach" json:"on_breach"`
 	} `yaml:"sla" json:"sla"`
 }
 
 type matchDoc struct {
-	Category string `yaml:"category" json:"category"`
+	Category      string      `yaml:"category,omitempty" json:"category,omitempty"`
+	Origin        []string    `yaml:"origin,flow,omitempty" json:"origin,omitempty"`
+	Header        []headerDoc `yaml:"header,omitempty" json:"header,omitempty"`
+	Value         []valueDoc  `yaml:"value,omitempty" json:"value,omitempty"`
+	Target        []string    `yaml:"target,flow,omitempty" json:"target,omitempty"`
+	Error         []string    `yaml:"error,flow,omitempty" json:"error,omitempty"`
+	Status        []string    `yaml:"status,flow,omitempty" json:"status,omitempty"`
+	Code          []string    `yaml:"code,flow,omitempty" json:"code,omitempty"`
+	OlderThan     string      `yaml:"older_than,omitempty" json:"older_than,omitempty"`
+	AfterAttempts int         `yaml:"after_attempts,omitempty" json:"after_attempts,omitempty"`
+}
+
+type headerDoc struct {
+	Name string `yaml:"name" json:"name"`
+	Is   string `yaml:"is,omitempty" json:"is,omitempty"`
+}
+
+type valueDoc struct {
+	Path string `yaml:"path" json:"path"`
+	Is   string `yaml:"is,omitempty" json:"is,omitempty"`
+}
+
+// flowList is a list on one line, the empty one too.
+type flowList []string
+
+// MarshalYAML makes it a node in flow style.
+func (l flowList) MarshalYAML() (any, error) {
+	n := &yaml.Node{}
+	if err := n.Encode([]string(l)); err != nil {
+		return nil, err
+	}
+	n.Style = yaml.FlowStyle
+	return n, nil
 }
 
 func (c Config) document() document {
@@ -194,8 +229,10 @@ func newAuthDoc(a Auth) *authDoc {
 
 func newRuleDoc(r policy.Rule) ruleDoc {
 	doc := ruleDoc{Name: r.Name, Target: r.Target}
-	if r.Category != "" {
-		doc.Match = &matchDoc{Category: r.Category}
+	doc.Match = newMatchDoc(r)
+	if r.Permanent != nil {
+		list := flowList(r.Permanent)
+		doc.Permanent = &list
 	}
 	for _, name := range presets {
 		if attempts, delays, _ := policy.Preset(name); attempts == r.Attempts && slices.Equal(delays, r.Delays) {
@@ -211,6 +248,28 @@ func newRuleDoc(r policy.Rule) ruleDoc {
 	doc.SLA.MaxAge = policy.FormatDelay(r.MaxAge)
 	doc.SLA.OnBreach = formatBreach(r.OnBreach)
 	return doc
+}
+
+// newMatchDoc is nil where a rule matches everything.
+func newMatchDoc(r policy.Rule) *matchDoc {
+	m := r.Match
+	doc := matchDoc{
+		Category: r.Category, Origin: m.Origin, Target: m.Target,
+		Error: m.Error, Status: m.Status, Code: m.Code, AfterAttempts: m.AfterAttempts,
+	}
+	for _, h := range m.Header {
+		doc.Header = append(doc.Header, headerDoc(h))
+	}
+	for _, v := range m.Value {
+		doc.Value = append(doc.Value, valueDoc(v))
+	}
+	if m.OlderThan > 0 {
+		doc.OlderThan = policy.FormatDelay(m.OlderThan)
+	}
+	if reflect.DeepEqual(doc, matchDoc{}) {
+		return nil
+	}
+	return &doc
 }
 
 // Print writes the configuration as YAML that Load reads to the same value. It

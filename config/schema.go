@@ -12,6 +12,7 @@ type kind uint8
 const (
 	text   kind = iota // any scalar, as written
 	texts              // a list of scalars
+	some               // a list of scalars, or one alone; in entries only
 	group              // keys under it
 	items              // a list of entries, each with keys; in the file only
 	secret             // environment only
@@ -24,9 +25,6 @@ type key struct {
 	kind kind
 	def  string // default, as a user would write it
 	keys []key  // of group and items
-
-	// laterOthers: keys that are not listed here belong to features to come, so they are not typing errors.
-	laterOthers bool
 }
 
 // schema is every key of the configuration. The walk over the file, the names
@@ -108,13 +106,29 @@ var schema = key{kind: group, keys: []key{
 	}},
 	{name: "rules", kind: items, keys: []key{
 		{name: "name"},
-		{name: "match", kind: group, laterOthers: true, keys: []key{
+		{name: "match", kind: group, keys: []key{
 			{name: "category"},
+			{name: "origin", kind: some},
+			{name: "header", kind: items, keys: []key{
+				{name: "name"},
+				{name: "is"},
+			}},
+			{name: "value", kind: items, keys: []key{
+				{name: "path"},
+				{name: "is"},
+			}},
+			{name: "target", kind: some},
+			{name: "error", kind: some},
+			{name: "status", kind: some},
+			{name: "code", kind: some},
+			{name: "older_than"},
+			{name: "after_attempts"},
 		}},
 		{name: "target"},
 		{name: "strategy", def: "balanced"},
 		{name: "attempts"},
 		{name: "delays", kind: texts},
+		{name: "permanent", kind: some},
 		{name: "sla", kind: group, keys: []key{
 			{name: "max_age", def: "24h"},
 			{name: "on_breach", def: "poison"},

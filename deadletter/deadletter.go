@@ -28,8 +28,11 @@ const (
 	HeaderEnqueued    = "recon-enqueued"     // ms since epoch: when the discrepancy first entered the queue
 	HeaderFirstFailed = "recon-first-failed" // ms since epoch of the first failed attempt
 	HeaderErrorClass  = "recon-error-class"  // the last failure's cause, see Outcome.Cause
+	HeaderErrorStatus = "recon-error-status" // the last failure's HTTP status, where it had one
+	HeaderErrorCode   = "recon-error-code"   // the last failure's code, see Outcome.Code
 	HeaderError       = "recon-error"        // the last failure's message, at most MaxErrorBytes
 	HeaderReason      = "recon-reason"       // poison only: why
+	HeaderRule        = "recon-rule"         // poison only: name of the rule that decided
 	HeaderRedrive     = "recon-redrive"      // how often an operator has sent it back
 	HeaderRedriven    = "recon-redriven"     // ms since epoch of the last redrive
 	HeaderMasked      = "recon-masked"       // a poison copy whose values are masked
@@ -94,9 +97,12 @@ type Record struct {
 	NotBefore   int64
 	Enqueued    int64
 	FirstFailed int64
-	ErrorClass  string
-	Error       string
+	ErrorClass  string // cause of the last failure, see Outcome.Cause
+	ErrorStatus int    // its HTTP status; 0 where it had none
+	ErrorCode   string // its code, see Outcome.Code
+	Error       string // its message
 	Reason      string // poison only
+	Rule        string // poison only: name of the rule that decided
 	Redrive     int
 	Redriven    int64
 	Masked      bool // poison only: the value is masked, never send it back
@@ -107,6 +113,10 @@ type Record struct {
 	Key     []byte
 	Value   []byte
 	Foreign []Header // headers of others, in order, duplicates and nulls included
+
+	// Findings is a place for policy to note what it found in the value, so that
+	// it is parsed once. Nil is right, too; it is no part of the record.
+	Findings any
 }
 
 // What Read repaired; stable, for metric labels.
@@ -143,12 +153,29 @@ const (
 	Stopped                  // the worker gave the call up (shutdown, lost partition): not counted
 )
 
+// MaxCodeBytes bounds Outcome.Code.
+const MaxCodeBytes = 64
+
+// ValidCode says whether a code can be kept: at most MaxCodeBytes of printable ASCII without spaces.
+func ValidCode(code string) bool {
+	for i := range len(code) {
+		if code[i] <= ' ' || code[i] > '~' {
+			return false
+		}
+	}
+	return len(code) <= MaxCodeBytes
+}
+
 // Outcome is what a handler answered.
 type Outcome struct {
 	Class Class
 	// Cause is short, stable and safe for headers, metrics and logs:
 	// "timeout", "refused", "reset", "dns", "http_503", "panic", "rejected", "poison_requested", …
 	Cause string
+	// Code is what the target itself calls the failure, such as "E42"; empty where it
+	// said nothing, and where ValidCode refuses it. It is for rules and the header
+	// recon-error-code: it reaches no log, metric or notification.
+	Code string
 	// Message is for the recon-error header only. It can carry field values: it reaches no log, metric or notification.
 	Message string
 	// Status is the HTTP status, 0 where there is none.

@@ -11,7 +11,8 @@ import (
 
 // Bounds of owned headers. With MaxErrorBytes they keep what a copy adds under 4 KiB, far below MaxOverhead.
 const (
-	maxWordBytes   = 128               // recon-error-class, recon-reason
+	maxWordBytes   = 128               // recon-error-class, recon-reason, recon-rule
+	maxStatus      = 999               // recon-error-status
 	maxOriginBytes = 249 + 2 + 10 + 19 // the longest topic name Kafka allows, two slashes, int32, int64
 )
 
@@ -28,8 +29,11 @@ const (
 	ownEnqueued
 	ownFirstFailed
 	ownErrorClass
+	ownErrorStatus
+	ownErrorCode
 	ownError
 	ownReason
+	ownRule
 	ownRedrive
 	ownRedriven
 	ownMasked
@@ -38,7 +42,7 @@ const (
 
 var ownedNames = [ownUnknown]string{
 	HeaderID, HeaderOrigin, HeaderAttempt, HeaderSnoozes, HeaderTimestamp, HeaderNotBefore, HeaderEnqueued,
-	HeaderFirstFailed, HeaderErrorClass, HeaderError, HeaderReason, HeaderRedrive, HeaderRedriven, HeaderMasked,
+	HeaderFirstFailed, HeaderErrorClass, HeaderErrorStatus, HeaderErrorCode, HeaderError, HeaderReason, HeaderRule, HeaderRedrive, HeaderRedriven, HeaderMasked,
 }
 
 func isOwned(key string) bool { return strings.HasPrefix(key, HeaderPrefix) }
@@ -109,8 +113,13 @@ func wellFormed(name ownedHeader, v []byte) bool {
 		return isIdentity(v)
 	case ownOrigin:
 		return isOrigin(v)
-	case ownErrorClass, ownError, ownReason, ownMasked:
+	case ownErrorClass, ownError, ownReason, ownRule, ownMasked:
 		return utf8.Valid(v)
+	case ownErrorCode:
+		return ValidCode(borrow(v))
+	case ownErrorStatus:
+		n, ok := parseDecimal(v)
+		return ok && n <= maxStatus
 	}
 	_, ok := parseDecimal(v)
 	return ok
@@ -201,8 +210,11 @@ func (r *Record) believe(own *owned, m Message, o ReadOptions, arrival int64) *M
 	r.FirstFailed = own.past(ownFirstFailed, now, arrival)
 	r.Redriven = own.past(ownRedriven, now, arrival)
 	r.ErrorClass = own.word(ownErrorClass, maxWordBytes)
+	r.ErrorStatus, _ = own.counter(ownErrorStatus)
+	r.ErrorCode = own.word(ownErrorCode, MaxCodeBytes)
 	r.Error = own.word(ownError, MaxErrorBytes)
 	r.Reason = own.word(ownReason, maxWordBytes)
+	r.Rule = own.word(ownRule, maxWordBytes)
 	r.Masked = own.present[ownMasked] // whatever it says: what may be masked is not sent back
 	r.readNotBefore(own, o, now, arrival)
 
@@ -269,8 +281,8 @@ func addMillis(t int64, d time.Duration) int64 { return t + d.Milliseconds() }
 // Headers is the headers of a copy of the record: the foreign ones in order,
 // then each owned one that has something to say, once.
 func (r *Record) Headers() []Header {
-	// All owned values share one buffer: 9 numbers, "true", and the texts.
-	texts := 2*idBytes + len(r.Origin) + len(r.ErrorClass) + min(len(r.Error), MaxErrorBytes) + len(r.Reason)
+	// All owned values share one buffer: 10 numbers, "true", and the texts.
+	texts := 2*idBytes + len(r.Origin) + len(r.ErrorClass) + len(r.ErrorCode) + min(len(r.Error), MaxErrorBytes) + len(r.Reason) + len(r.Rule)
 	hs, _ := r.AppendHeaders(make([]Header, 0, len(r.Foreign)+len(ownedNames)), make([]byte, 0, 192+texts))
 	return hs
 }
@@ -306,8 +318,13 @@ func (r *Record) AppendHeaders(dst []Header, buf []byte) ([]Header, []byte) {
 	optional(HeaderEnqueued, r.Enqueued)
 	optional(HeaderFirstFailed, r.FirstFailed)
 	text(HeaderErrorClass, cutText(r.ErrorClass, maxWordBytes))
+	optional(HeaderErrorStatus, int64(min(r.ErrorStatus, maxStatus)))
+	if ValidCode(r.ErrorCode) {
+		text(HeaderErrorCode, r.ErrorCode)
+	}
 	text(HeaderError, CutError(r.Error))
 	text(HeaderReason, cutText(r.Reason, maxWordBytes))
+	text(HeaderRule, cutText(r.Rule, maxWordBytes))
 	optional(HeaderRedrive, clampCounter(r.Redrive))
 	optional(HeaderRedriven, r.Redriven)
 	if r.Masked {
@@ -360,7 +377,7 @@ const (
 func (r *Record) Size() int {
 	n := sizeRecord + sizeOwned + len(r.Key) + len(r.Value) +
 		len(r.ID) + len(r.Origin) + len(r.DiscrepancyID) + len(r.Category) +
-		len(r.ErrorClass) + len(r.Error) + len(r.Reason)
+		len(r.ErrorClass) + len(r.ErrorCode) + len(r.Error) + len(r.Reason) + len(r.Rule)
 	for _, h := range r.Foreign {
 		n += sizeHeader + len(h.Key) + len(h.Value)
 	}

@@ -80,6 +80,7 @@ func TestACopySaysWhatTheRecordSays(t *testing.T) {
 	r.Attempt, r.Snoozes, r.Redrive = 3, 2, 1
 	r.NotBefore, r.FirstFailed, r.Redriven = startMS+60_000, startMS+1000, startMS+2000
 	r.ErrorClass, r.Error, r.Reason = "timeout", "no answer after 10s – Zürich", deadletter.ReasonPermanent
+	r.ErrorStatus, r.ErrorCode, r.Rule = 503, "ledger:E42", "people-decide"
 	r.Masked = true
 
 	got, err := readCopy(deadletter.Tier, r.Headers()...)
@@ -100,6 +101,7 @@ func wantControl(t *testing.T, got, want deadletter.Record) {
 		{"Snoozes", got.Snoozes, want.Snoozes}, {"Timestamp", got.Timestamp, want.Timestamp},
 		{"NotBefore", got.NotBefore, want.NotBefore}, {"Enqueued", got.Enqueued, want.Enqueued},
 		{"FirstFailed", got.FirstFailed, want.FirstFailed}, {"ErrorClass", got.ErrorClass, want.ErrorClass},
+		{"ErrorStatus", got.ErrorStatus, want.ErrorStatus}, {"ErrorCode", got.ErrorCode, want.ErrorCode}, {"Rule", got.Rule, want.Rule},
 		{"Error", got.Error, want.Error}, {"Reason", got.Reason, want.Reason}, {"Redrive", got.Redrive, want.Redrive},
 		{"Redriven", got.Redriven, want.Redriven}, {"Masked", got.Masked, want.Masked},
 	} {
@@ -476,6 +478,7 @@ func TestACopyIsLittleMoreThanItsOriginal(t *testing.T) {
 	r := deadletter.Record{
 		ID: huge, Origin: huge, Attempt: math.MaxInt, Snoozes: math.MaxInt, Timestamp: math.MaxInt64, NotBefore: math.MaxInt64,
 		Enqueued: math.MaxInt64, FirstFailed: math.MaxInt64, ErrorClass: huge, Error: huge, Reason: huge,
+		ErrorStatus: math.MaxInt, ErrorCode: huge, Rule: huge,
 		Redrive: math.MaxInt, Redriven: math.MaxInt64, Masked: true, Foreign: []deadletter.Header{header("a", "1")},
 	}
 	if got := wireBytes(r.Headers()[1:]); got > 4096 {
@@ -507,6 +510,7 @@ func TestSizeIsNeverLessThanACopyOnTheWire(t *testing.T) {
 		{ID: identity, Origin: "recon.dlq/2/17", Value: []byte(plainValue), Key: []byte("k"), Foreign: foreign, Attempt: math.MaxInt32,
 			Snoozes: math.MaxInt32, Timestamp: math.MaxInt64, NotBefore: math.MaxInt64, Enqueued: math.MaxInt64, FirstFailed: math.MaxInt64,
 			ErrorClass: strings.Repeat("c", 128), Error: strings.Repeat("e", 1024), Reason: strings.Repeat("r", 128),
+			ErrorStatus: 999, ErrorCode: strings.Repeat("x", 64), Rule: strings.Repeat("u", 128),
 			Redrive: math.MaxInt32, Redriven: math.MaxInt64, Masked: true},
 	} {
 		const framing = 61 + 40 // of a batch of one record, and of the record
@@ -520,7 +524,7 @@ func TestSizeIsNeverLessThanACopyOnTheWire(t *testing.T) {
 func TestEveryOwnedHeaderIsWritten(t *testing.T) {
 	r := deadletter.Record{
 		ID: identity, Origin: "recon.dlq/2/17", Attempt: 1, Snoozes: 1, Timestamp: startMS, NotBefore: startMS, Enqueued: startMS,
-		FirstFailed: startMS, ErrorClass: "timeout", Error: "e", Reason: "manual", Redrive: 1, Redriven: startMS, Masked: true,
+		FirstFailed: startMS, ErrorClass: "timeout", ErrorStatus: 503, ErrorCode: "E42", Error: "e", Reason: "manual", Rule: "people", Redrive: 1, Redriven: startMS, Masked: true,
 	}
 	written := map[string]bool{}
 	for _, h := range r.Headers() {
@@ -548,6 +552,35 @@ func TestEveryOwnedHeaderIsWritten(t *testing.T) {
 	})
 	if named == 0 || named != len(written) {
 		t.Errorf("%d headers are named, %d are written", named, len(written))
+	}
+}
+
+func TestAStatusOrCodeThatNoTargetGaveIsDropped(t *testing.T) {
+	for _, tc := range []struct {
+		name, status, code string
+		wantStatus         int
+		wantCode           string
+	}{
+		{"as written", "503", "ledger:E42", 503, "ledger:E42"},
+		{"a status beyond three digits", "5030", "", 0, ""},
+		{"a negative status", "-1", "", 0, ""},
+		{"a status in words", "gone", "", 0, ""},
+		{"a code with a space", "", "E 42", 0, ""},
+		{"a code with a line end", "", "E42\n", 0, ""},
+		{"a code beyond ASCII", "", "Überlauf", 0, ""},
+		{"a code too long", "", strings.Repeat("x", deadletter.MaxCodeBytes+1), 0, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := readCopy(deadletter.Tier, header("recon-attempt", "1"), header("recon-not-before", "1764547209999"),
+				header("recon-error-status", tc.status), header("recon-error-code", tc.code))
+			if err != nil || r.ErrorStatus != tc.wantStatus || r.ErrorCode != tc.wantCode {
+				t.Errorf("status %d, code %q, %v; want %d, %q", r.ErrorStatus, r.ErrorCode, err, tc.wantStatus, tc.wantCode)
+			}
+		})
+	}
+	r := deadletter.Record{Attempt: 1, ErrorCode: "E 42"}
+	if got := r.Headers(); len(got) != 1 {
+		t.Errorf("a code that is none is written: %q", got)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // the rest otherwise. Such a wait w takes at most w/t hops through the longest
 // tier t, and through each other tier t fewer than t'/t, t' being the next longer.
 func (p *Policy) Admit(b Breaker, r *deadletter.Record, now time.Time) (Decision, Breaker) {
-	rule := p.Rule(r)
+	i, target := p.find(r, lastFailure(r), now)
+	rule := &p.rules[i]
 	d := Decision{Rule: rule.Name}
 	limit := rule.limit(r)
 	notBefore := time.UnixMilli(r.NotBefore).UTC()
@@ -35,7 +36,7 @@ func (p *Policy) Admit(b Breaker, r *deadletter.Record, now time.Time) (Decision
 	default:
 		var v Verdict
 		b, v = b.Admit(r.ID, now)
-		d.Target = rule.Target
+		d.Target = target
 		switch {
 		case !v.Call:
 			d.Action, d.Reason, d.NotBefore = HoldBack, ReasonTargetDown, v.Until

@@ -25,44 +25,50 @@ const (
 // it would hold are held here too. The package comment has the table. Times are
 // whole milliseconds, as headers carry them.
 func (p *Policy) Decide(r *deadletter.Record, o deadletter.Outcome, now time.Time) Decision {
-	rule := p.Rule(r)
 	now = now.UTC().Truncate(time.Millisecond)
-	hold := Decision{Action: HoldBack, NotBefore: now, Rule: rule.Name, Target: rule.Target}
 	switch o.Class {
-	case deadletter.Resolved:
-		return Decision{Action: Resolve, Reason: ReasonResolved, Rule: rule.Name}
-	case deadletter.Permanent:
-		return Decision{Action: ToPoison, Reason: deadletter.ReasonPermanent, Rule: rule.Name, Counted: true}
-	case deadletter.Busy:
-		hold.Reason, hold.NotBefore = ReasonBusy, now.Add(retryAfter(o, defaultProbeMin))
-		return hold
-	case deadletter.Unavailable:
-		hold.Reason = ReasonUnavailable
-		return hold
-	case deadletter.Stopped:
-		hold.Reason = ReasonStopped
-		return hold
-	case deadletter.InProgress:
-		if r.Snoozes < MaxSnoozes {
-			return p.snooze(rule, r, now)
-		}
+	case deadletter.Resolved, deadletter.Busy, deadletter.Unavailable, deadletter.Stopped:
+		return p.uncounted(r, o, now)
 	}
-	return failed(rule, r, o, now)
+	snoozed := o.Class == deadletter.InProgress && r.Snoozes < MaxSnoozes
+	i, target := p.find(r, failureAfter(r, o, !snoozed), now)
+	rule, permanent := &p.rules[i], p.permanent[i].has(o)
+	if snoozed && !permanent && rule.limit(r) > 0 {
+		return p.snooze(rule, target, r, now)
+	}
+	return failed(rule, r, permanent, now)
 }
 
-// failed decides about a counted failure that is not permanent by itself.
-func failed(rule *Rule, r *deadletter.Record, o deadletter.Outcome, now time.Time) Decision {
+// uncounted decides about an outcome that changes nothing about the record: it is done, or kept.
+func (p *Policy) uncounted(r *deadletter.Record, o deadletter.Outcome, now time.Time) Decision {
+	i, target := p.find(r, lastFailure(r), now)
+	d := Decision{Action: HoldBack, NotBefore: now, Rule: p.rules[i].Name, Target: target}
+	switch o.Class {
+	case deadletter.Resolved:
+		return Decision{Action: Resolve, Reason: ReasonResolved, Rule: d.Rule}
+	case deadletter.Busy:
+		d.Reason, d.NotBefore = ReasonBusy, now.Add(retryAfter(o, defaultProbeMin))
+	case deadletter.Unavailable:
+		d.Reason = ReasonUnavailable
+	default:
+		d.Reason = ReasonStopped
+	}
+	return d
+}
+
+// failed decides about a counted failure. A rule that allows no attempts makes every one permanent.
+func failed(rule *Rule, r *deadletter.Record, permanent bool, now time.Time) Decision {
 	d := Decision{Rule: rule.Name, Counted: true}
-	attempt := rule.start(r)
+	attempt, limit := rule.start(r), rule.limit(r)
 	switch {
-	case o.PermanentIfCounted:
+	case permanent || limit == 0:
 		d.Action, d.Reason = ToPoison, deadletter.ReasonPermanent
-	case attempt+1 >= rule.limit(r):
+	case attempt+1 >= limit:
 		d.Action, d.Reason = ToPoison, deadletter.ReasonAttemptsExhausted
 	case rule.OnBreach == BreachPoison && rule.overdue(r, now):
 		d.Action, d.Reason = ToPoison, deadletter.ReasonSLABreached
 	default:
-		delay := rule.Delays[min(attempt, len(rule.Delays)-1)] // not empty where a second attempt is allowed, see check
+		delay := rule.Delays[min(attempt, len(rule.Delays)-1)] // not empty where a second attempt is allowed, see calls
 		d.Action, d.Reason = Retry, ReasonFailed
 		d.Tier, d.NotBefore = delay, now.Add(delay-jitter(r.ID, attempt, delay))
 	}
@@ -73,14 +79,14 @@ func failed(rule *Rule, r *deadletter.Record, o deadletter.Outcome, now time.Tim
 // rounded down to a tier, so that one copy does; it never waits less than the
 // shortest tier. Only where even that is longer than SnoozeMax, or there is no
 // tier at all, the record stays in memory.
-func (p *Policy) snooze(rule *Rule, r *deadletter.Record, now time.Time) Decision {
+func (p *Policy) snooze(rule *Rule, target string, r *deadletter.Record, now time.Time) Decision {
 	d := Decision{Reason: ReasonInProgress, Rule: rule.Name, Snoozed: true}
 	wait := SnoozeMin
 	for range r.Snoozes {
 		wait = min(2*wait, SnoozeMax)
 	}
 	if len(p.tiers) == 0 || p.tiers[0] > SnoozeMax {
-		d.Action, d.Target, d.NotBefore = HoldBack, rule.Target, now.Add(wait)
+		d.Action, d.Target, d.NotBefore = HoldBack, target, now.Add(wait)
 		return d
 	}
 	d.Action = Snooze

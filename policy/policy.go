@@ -6,9 +6,26 @@
 //
 // # Rules
 //
-// A policy is an ordered list of rules. The first whose category glob matches a
-// record decides, and names itself in [Decision.Rule]. [New] demands a last rule
-// that matches everything: no record is without a rule.
+// A policy is an ordered list of rules. The first that matches a record decides,
+// and names itself in [Decision.Rule]. [New] demands a last rule that matches
+// everything: no record is without a rule.
+//
+// What a rule matches on ([Rule.Category], [Rule.Match]) is of two sorts. Category,
+// origin, headers and value never change in a record's life. Its last failure
+// (error, status, code), the attempts counted and its age do. A rule of the first
+// sort names the target; one that matches on anything of the second sort, or on the
+// target itself, names none. The target of a record is that of the first rule of
+// the first sort that matches, whichever rule decides the rest, so a record has one target
+// for all its life: an answer never sends it to another handler, which could not know
+// whether the first one has done the work. A record that goes straight to people
+// by a rule of the first sort does so whatever rules of the second sort stand before it.
+//
+// The last failure is the one that the record carries, also before a call. After a
+// call a record is matched as its copy will say: with the outcome as its last failure,
+// and one more attempt if it counts ([After]). So the rule that schedules a retry is
+// the one that admits it, unless the record has grown old enough for another meanwhile.
+// An outcome that changes nothing of the record (resolved, or held) is decided by the rule that let the call through.
+// Where no time is given ([Policy.Rule]), no record is old.
 //
 // # Attempts
 //
@@ -32,8 +49,9 @@
 //
 //	outcome                       decision                                  counted
 //	Resolved                      Resolve                                   no
-//	Permanent                     ToPoison permanent                        yes
-//	Suspect, PermanentIfCounted   ToPoison permanent                        yes
+//	Permanent                     ToPoison permanent, unless the rule says  yes
+//	Suspect, PermanentIfCounted   ToPoison permanent, unless the rule says  yes
+//	Suspect, the rule says        ToPoison permanent                        yes
 //	Suspect, last attempt         ToPoison attempts_exhausted               yes
 //	Suspect, overdue              ToPoison sla_breached, if the rule says   yes
 //	Suspect                       Retry                                     yes
@@ -41,8 +59,9 @@
 //	Busy                          HoldBack until the target's time          no
 //	Unavailable, Stopped          HoldBack                                  no
 //
-// An outcome of an unknown class is a Suspect. A counted attempt sets the
-// record's snoozes back to 0.
+// An outcome of an unknown class is a Suspect, and so is a permanent one of which
+// [Rule.Permanent] says that it is not. Where a rule without attempts matches a failure,
+// every one is permanent. A counted attempt sets the record's snoozes back to 0.
 //
 // # SLA
 //
@@ -63,6 +82,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/theory/jsonpath"
 )
 
 // Action is what is to be done with a record.
@@ -125,20 +146,30 @@ type Options struct {
 type Policy struct {
 	rules []Rule
 	tiers []time.Duration // sorted, each once
+
+	conditions []conditions     // of each rule
+	permanent  []permanence     // of each rule
+	plain      bool             // every rule matches on the category alone
+	categories []glob           // of each rule, where plain
+	moving     []int            // rules that match on something that changes
+	looking    []int            // rules that match on the value
+	paths      []*jsonpath.Path // of all rules, each once
+	lookups    []lookup         // of all rules, each once
 }
 
 // New makes a policy. Its error joins all faults of the rules, each naming its
 // place as "rules[i].field" with the field's name in the configuration file.
 func New(o Options) (*Policy, error) {
-	if faults := check(o.Rules); len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
 	p := &Policy{rules: slices.Clone(o.Rules)}
 	for i := range p.rules {
-		p.rules[i].Delays = slices.Clone(p.rules[i].Delays)
-		p.tiers = append(p.tiers, p.rules[i].Delays...)
+		u := &p.rules[i]
+		u.Delays, u.Permanent, u.Match = slices.Clone(u.Delays), slices.Clone(u.Permanent), u.Match.clone()
+		p.tiers = append(p.tiers, u.Delays...)
 	}
 	slices.Sort(p.tiers)
 	p.tiers = slices.Compact(p.tiers)
+	if faults := p.compile(); len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
 	return p, nil
 }

@@ -61,7 +61,7 @@ func TestEveryFaultOfTheRulesIsReportedAtOnceWithItsPlace(t *testing.T) {
 		"rules[2].sla.max_age: 0s",
 		"rules[3].delays: attempts is 0",
 		"rules[4].attempts: 1001",
-		"rules: a record of another category has no rule: add a last one",
+		"rules: a record that none of them matches has no rule: add a last one",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q", want)

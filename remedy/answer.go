@@ -95,42 +95,75 @@ func isReset(err error) bool {
 // everything and the body is only a message.
 func (h *HTTP) answer(ctx, callCtx context.Context, resp *http.Response, body []byte, bodyErr error) deadletter.Outcome {
 	status := resp.StatusCode
-	text := message(status, body)
 	var o deadletter.Outcome
 	switch {
 	case status < 300 && bodyErr != nil:
 		o = h.brokenSuccess(ctx, callCtx)
 	case status < 300:
 		o = success(body)
-	case status < 400:
-		o = suspect(CauseRedirect, text)
-		o.PermanentIfCounted = true
-	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound,
-		status == http.StatusMethodNotAllowed, status == http.StatusUnsupportedMediaType:
-		o = suspect(httpCause(status), text)
-		o.PermanentIfCounted = true
-	case status == http.StatusRequestTimeout, status == http.StatusTooEarly:
-		o = suspect(httpCause(status), text)
-	case status == http.StatusConflict:
-		o = deadletter.Outcome{Class: deadletter.InProgress, Cause: CauseInProgress, Message: text}
-	case status == http.StatusTooManyRequests:
-		wait, _ := retryAfter(resp.Header.Get("Retry-After"), h.now)
-		o = deadletter.Outcome{Class: deadletter.Busy, Cause: CauseBusy, Message: text, RetryAfter: wait}
-	case status < 500:
-		o = deadletter.Outcome{Class: deadletter.Permanent, Cause: CauseRejected, Message: text}
-	case status == http.StatusServiceUnavailable:
-		o = suspect(httpCause(status), text)
-		// Only one that can be read makes it busy: a target that always sends garbage
-		// would never be counted.
-		if wait, ok := retryAfter(resp.Header.Get("Retry-After"), h.now); ok {
-			o = deadletter.Outcome{Class: deadletter.Busy, Cause: CauseBusy, Message: text, RetryAfter: wait}
-		}
-	case status < 600:
-		o = suspect(httpCause(status), text)
 	default:
-		o = suspect(CauseProtocol, text) // no such class of status
+		wait, ok := retryAfter(resp.Header.Get("Retry-After"), h.now)
+		o = byStatus(status, message(status, body), wait, ok)
+	}
+	if o.Class != deadletter.Resolved {
+		o.Code = code(body)
 	}
 	return withStatus(o, status)
+}
+
+// byStatus makes the outcome of a status that is no success. wait is what
+// Retry-After says, if it can be read.
+func byStatus(status int, text string, wait time.Duration, readable bool) deadletter.Outcome {
+	switch {
+	case status < 400:
+		o := suspect(CauseRedirect, text)
+		o.PermanentIfCounted = true
+		return o
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound,
+		status == http.StatusMethodNotAllowed, status == http.StatusUnsupportedMediaType:
+		o := suspect(httpCause(status), text)
+		o.PermanentIfCounted = true
+		return o
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly:
+		return suspect(httpCause(status), text)
+	case status == http.StatusConflict:
+		return deadletter.Outcome{Class: deadletter.InProgress, Cause: CauseInProgress, Message: text}
+	case status == http.StatusTooManyRequests,
+		// Only a time that can be read makes it busy: a target that always sends garbage would never be counted.
+		status == http.StatusServiceUnavailable && readable:
+		return deadletter.Outcome{Class: deadletter.Busy, Cause: CauseBusy, Message: text, RetryAfter: wait}
+	case status < 500:
+		return deadletter.Outcome{Class: deadletter.Permanent, Cause: CauseRejected, Message: text}
+	case status < 600:
+		return suspect(httpCause(status), text)
+	default:
+		return suspect(CauseProtocol, text) // no such class of status
+	}
+}
+
+// code is what the target itself calls the failure: the text or number "code" of
+// a JSON object, whatever Content-Type says. One that deadletter.ValidCode refuses is none.
+func code(body []byte) string {
+	if start := bytes.TrimLeft(body, " \t\r\n"); len(start) == 0 || start[0] != '{' {
+		return ""
+	}
+	var said struct {
+		Code json.RawMessage `json:"code"`
+	}
+	if json.Unmarshal(body, &said) != nil || len(said.Code) == 0 {
+		return ""
+	}
+	var text string
+	var number json.Number
+	switch {
+	case json.Unmarshal(said.Code, &text) == nil:
+	case json.Unmarshal(said.Code, &number) == nil:
+		text = number.String()
+	}
+	if !deadletter.ValidCode(text) {
+		return ""
+	}
+	return text
 }
 
 // brokenSuccess is a 2xx whose body did not arrive whole.

@@ -49,6 +49,7 @@ const maxCause = 40 // bytes
 //     a timeout;
 //   - a cause that is missing is filled in by class; one that is not a short word
 //     of a-z, 0-9 and _ is not let into metrics and logs;
+//   - a code that deadletter.ValidCode refuses is dropped;
 //   - a negative RetryAfter is 0, a long message is cut at deadletter.MaxErrorBytes.
 func Call(ctx context.Context, h Handler, r *deadletter.Record) (o deadletter.Outcome) {
 	defer func() {
@@ -77,6 +78,9 @@ func normal(ctx context.Context, o deadletter.Outcome) deadletter.Outcome {
 		o.Cause = defaultCause(o.Class)
 	} else if !isWord(o.Cause) {
 		o.Cause = CauseInvalidOutcome
+	}
+	if !deadletter.ValidCode(o.Code) {
+		o.Code = ""
 	}
 	o.RetryAfter = max(o.RetryAfter, 0)
 	o.Message = deadletter.CutError(o.Message)

@@ -42,7 +42,7 @@ func TestAPanicIsSuspectAndItsValueIsNotTold(t *testing.T) {
 func TestAnOutcomeOfTheContractIsLeftAsItIs(t *testing.T) {
 	for _, want := range []deadletter.Outcome{
 		{Class: deadletter.Resolved},
-		{Class: deadletter.Permanent, Cause: "rejected", Message: "no such account", Status: 422},
+		{Class: deadletter.Permanent, Cause: "rejected", Message: "no such account", Status: 422, Code: "E42"},
 		{Class: deadletter.Suspect, Cause: "http_404", Status: 404, PermanentIfCounted: true},
 		{Class: deadletter.Busy, Cause: "busy", RetryAfter: time.Minute},
 		{Class: deadletter.InProgress, Cause: "in_progress"},
@@ -91,6 +91,14 @@ func TestAnOutcomeThatBreaksTheContractIsRepaired(t *testing.T) {
 func TestANegativeRetryAfterIsNone(t *testing.T) {
 	if o := Call(t.Context(), returning(deadletter.Outcome{Class: deadletter.Busy, RetryAfter: -1}), nil); o.RetryAfter != 0 {
 		t.Errorf("retry after %v", o.RetryAfter)
+	}
+}
+
+func TestACodeThatCannotBeKeptIsDropped(t *testing.T) {
+	for code, want := range map[string]string{"E42": "E42", "two words": "", "ü": "", strings.Repeat("x", 65): ""} {
+		if o := Call(t.Context(), returning(deadletter.Outcome{Class: deadletter.Suspect, Code: code}), nil); o.Code != want {
+			t.Errorf("code %q is %q, want %q", code, o.Code, want)
+		}
 	}
 }
 
