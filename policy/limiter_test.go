@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -167,4 +168,29 @@ func TestWorkersNeverExceedTheirCommonLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestALimitThatCannotBeIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		field string
+	}{
+		{Limit{Rate: -1}, "rate"},
+		{Limit{Rate: math.NaN()}, "rate"},
+		{Limit{Rate: 2e6}, "rate"},
+		{Limit{Rate: 1e-9}, "rate"},
+		{Limit{Burst: 5}, "burst"},
+		{Limit{Rate: 1, Burst: -1}, "burst"},
+		{Limit{InFlight: -1}, "in_flight"},
+		{Limit{SlowStart: -time.Second}, "slow_start"},
+		{Limit{SlowStart: 25 * time.Hour}, "slow_start"},
+		{Limit{}, ""},
+		{Limit{Rate: 0.1, Burst: 3, InFlight: 1, SlowStart: time.Hour}, ""},
+	} {
+		got := ""
+		c.limit.check(func(field, _ string, _ ...any) { got += field })
+		if got != c.field {
+			t.Errorf("%+v: %q is refused, want %q", c.limit, got, c.field)
+		}
+	}
 }
