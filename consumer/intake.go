@@ -239,6 +239,7 @@ func (c *Consumer) parse(p *partition, r *kgo.Record, now time.Time) (*entry, *d
 	})
 	bad := malformed(err)
 	e.rec = rec
+	c.o.Policy.Prepare(&e.rec)
 	e.rec.Foreign = append([]deadletter.Header(nil), rec.Foreign...) // else they are c.headers
 	e.size = int64(rec.Size()) + entryOverhead
 	if bad == nil && p.kind == deadletter.Source {

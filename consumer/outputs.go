@@ -96,29 +96,7 @@ func split(outs []output) (copies, events []output) {
 
 // after is the record as its copy carries it.
 func (e *entry) after() deadletter.Record {
-	r, d, o := e.rec, e.decision, e.outcome
-	if d.Counted {
-		r.Attempt++
-		r.Snoozes = 0
-		if r.FirstFailed == 0 {
-			r.FirstFailed = e.decided.UnixMilli()
-		}
-	}
-	if o.Class != deadletter.Resolved && o.Cause != "" {
-		r.ErrorClass, r.Error = o.Cause, deadletter.CutError(o.Message)
-	}
-	switch d.Action {
-	case policy.Retry:
-		r.NotBefore = d.NotBefore.UnixMilli()
-	case policy.Snooze:
-		r.Snoozes++
-		r.NotBefore = d.NotBefore.UnixMilli()
-	case policy.ToPoison:
-		r.Reason = d.Reason
-		r.NotBefore = 0
-	case policy.Call, policy.Wait, policy.HoldBack, policy.Resolve, policy.Retier:
-	}
-	return r
+	return policy.After(e.rec, e.decision, e.outcome, e.decided)
 }
 
 // eventType is the audit event of a result.
