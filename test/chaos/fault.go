@@ -66,14 +66,14 @@ func terminated(ctx context.Context, w *worker, pause time.Duration) error {
 
 // stopped is SIGSTOP and, after the pause, SIGCONT.
 func stopped(ctx context.Context, w *worker, pause time.Duration) error {
-	if err := w.proc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil // it has just ended, and why is looked at elsewhere
-		}
-		return err
+	err := w.proc.cmd.Process.Signal(syscall.SIGSTOP)
+	if err == nil {
+		err = errors.Join(rest(ctx, pause), w.proc.cmd.Process.Signal(syscall.SIGCONT))
 	}
-	err := rest(ctx, pause)
-	return errors.Join(err, w.proc.cmd.Process.Signal(syscall.SIGCONT))
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // it was just ending, and why is looked at elsewhere
+	}
+	return err
 }
 
 // cutOff lets nothing pass to the cluster, or from it. Connections stay as they
