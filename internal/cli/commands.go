@@ -9,6 +9,7 @@ func commands(a *app) []*cobra.Command {
 		newDemo(a),
 		newDemoTarget(a),
 		newEnqueue(a),
+		newExplain(a),
 		newRun(a),
 		newTopics(a),
 		newVersion(a),
