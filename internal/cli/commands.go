@@ -10,6 +10,7 @@ func commands(a *app) []*cobra.Command {
 		newDemoTarget(a),
 		newEnqueue(a),
 		newExplain(a),
+		newPolicy(a),
 		newRun(a),
 		newTopics(a),
 		newVersion(a),
