@@ -30,6 +30,13 @@ func LoadClient(file string, env []string, flags *pflag.FlagSet) (Config, error)
 	})
 }
 
+// LoadRules is Load for commands that only decide, and talk to nobody: brokers may be missing.
+func LoadRules(file string, env []string, flags *pflag.FlagSet) (Config, error) {
+	return load(file, env, flags, func(c Config) []Fault {
+		return slices.DeleteFunc(c.faults(), func(f Fault) bool { return f.Path == "kafka.brokers" && len(c.Kafka.Brokers) == 0 })
+	})
+}
+
 func load(file string, env []string, flags *pflag.FlagSet, check func(Config) []Fault) (Config, error) {
 	var l loader
 	vars := l.environment(env)
@@ -286,7 +293,7 @@ func (l *loader) build() Config {
 		Escalation: Escalation{Webhook: Webhook{
 			URL:       v.GetString("escalation.webhook.url"),
 			TokenFile: v.GetString("escalation.webhook.token_file"),
-			Timeout:   value(l, "escalation.webhook.timeout", v.GetString("escalation.webhook.timeout"), parseDuration),
+			Timeout:   value(l, "escalation.webhook.timeout", v.GetString("escalation.webhook.timeout"), ParseDuration),
 		}},
 		Metrics: Metrics{Listen: v.GetString("metrics.listen")},
 	}
@@ -387,7 +394,7 @@ func (l *loader) target(path string) Target {
 	}
 	if exec := path + ".exec"; l.written(exec) {
 		t.Exec.Command, _ = l.tree.values[exec+".command"].([]string)
-		t.Exec.Timeout = value(l, exec+".timeout", l.entry(exec+".timeout"), parseDuration)
+		t.Exec.Timeout = value(l, exec+".timeout", l.entry(exec+".timeout"), ParseDuration)
 	}
 	return t
 }
@@ -402,7 +409,7 @@ func (l *loader) http(path string) HTTP {
 	h := HTTP{
 		URL:     l.entry(path + ".url"),
 		Unix:    l.entry(path + ".unix"),
-		Timeout: value(l, path+".timeout", l.entry(path+".timeout"), parseDuration),
+		Timeout: value(l, path+".timeout", l.entry(path+".timeout"), ParseDuration),
 		Auth: Auth{
 			BearerFile:       l.entry(path + ".auth.bearer_file"),
 			User:             l.entry(path + ".auth.basic.user"),
@@ -438,7 +445,7 @@ func (l *loader) rule(path string, targets []Target) policy.Rule {
 		Category: l.entry(path + ".match.category"),
 		Target:   l.entry(path + ".target"),
 		Match:    l.match(path + ".match"),
-		MaxAge:   value(l, path+".sla.max_age", l.entry(path+".sla.max_age"), parseDuration),
+		MaxAge:   value(l, path+".sla.max_age", l.entry(path+".sla.max_age"), ParseDuration),
 		OnBreach: value(l, path+".sla.on_breach", l.entry(path+".sla.on_breach"), parseBreach),
 	}
 	if l.excused(path + ".match") {
@@ -456,7 +463,7 @@ func (l *loader) rule(path string, targets []Target) policy.Rule {
 	case hasAttempts:
 		r.Attempts = value(l, path+".attempts", attempts, parseNumber)
 		for i, d := range delays {
-			r.Delays = append(r.Delays, value(l, fmt.Sprintf("%s.delays[%d]", path, i), d, parseDuration))
+			r.Delays = append(r.Delays, value(l, fmt.Sprintf("%s.delays[%d]", path, i), d, ParseDuration))
 		}
 	case hasDelays:
 		l.fault(path+".attempts", "is missing: delays need it, such as attempts: %d", len(delays)+1)
@@ -494,7 +501,7 @@ func (l *loader) match(path string) policy.Match {
 		m.Value = append(m.Value, policy.ValueMatch{Path: l.entry(p + ".path"), Is: l.entry(p + ".is")})
 	}
 	if p := path + ".older_than"; l.entry(p) != "" {
-		if m.OlderThan = value(l, p, l.entry(p), parseDuration); m.OlderThan == 0 {
+		if m.OlderThan = value(l, p, l.entry(p), ParseDuration); m.OlderThan == 0 {
 			l.fault(p, "must be more than 0, such as 12h")
 		}
 	}

@@ -228,6 +228,19 @@ func TestAClientNeedsNoTarget(t *testing.T) {
 	}
 }
 
+func TestWhatOnlyDecidesNeedsNoBroker(t *testing.T) {
+	file := write(t, "targets: [{name: ledger, http: {url: 'http://h/'}}]\n")
+	if c, err := LoadRules(file, nil, nil); err != nil || len(c.Rules) != 1 {
+		t.Error(c.Rules, err)
+	}
+	if _, err := LoadRules(file, []string{"RECON_DLQ_KAFKA_BROKERS=nonsense"}, nil); err == nil {
+		t.Error("a faulty broker was accepted")
+	}
+	if _, err := LoadRules("", nil, nil); err == nil {
+		t.Error("rules without a target were accepted")
+	}
+}
+
 func TestPrintIsTheGoldenFileAndLoadsAgain(t *testing.T) {
 	c, err := Load("../deploy/recon-dlq.yaml", nil, nil)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 
 const day = 24 * time.Hour
 
-// parseDuration reads a duration with a unit: Go's notation (300ms, 10s,
-// 1m30s, 24h), and whole days before it (7d, 1d12h). It is never negative.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration reads a duration with a unit: Go's notation (300ms, 10s,
+// 1m30s, 24h), and whole days before it (7d, 1d12h). It is never negative. The
+// error says which form is right.
+func ParseDuration(s string) (time.Duration, error) {
 	if isDigits(s) {
 		return 0, fmt.Errorf("%s has no unit: write %ss, or with ms, m, h or d", s, s)
 	}

@@ -9,6 +9,8 @@ func commands(a *app) []*cobra.Command {
 		newDemo(a),
 		newDemoTarget(a),
 		newEnqueue(a),
+		newExplain(a),
+		newPolicy(a),
 		newRun(a),
 		newTopics(a),
 		newVersion(a),

@@ -76,6 +76,11 @@ func (a *app) loadClient(cmd *cobra.Command) (config.Config, error) {
 	return config.LoadClient(a.file, a.env, cmd.Flags())
 }
 
+// loadRules is load for commands that only decide: they need no brokers.
+func (a *app) loadRules(cmd *cobra.Command) (config.Config, error) {
+	return config.LoadRules(a.file, a.env, cmd.Flags())
+}
+
 // json says whether the output is for a machine.
 func (a *app) json() bool { return a.output == "json" }
 
