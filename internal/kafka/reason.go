@@ -74,10 +74,10 @@ func (c Conn) refused(err error) (word, text string) {
 
 	case c.TLS != nil && alert(err) != "":
 		return c.alerted(alert(err))
-	case errors.As(err, &record), errors.As(err, &handshake) && errors.Is(err, io.EOF):
+	case errors.As(err, &record):
 		return RefusedProtocol, "this port does not speak TLS: use the port that does, or remove kafka.tls"
-	case errors.As(err, &handshake) && !isTimeout(err) && !errors.Is(err, context.Canceled):
-		return RefusedProtocol, err.Error()
+	case errors.As(err, &handshake) && strings.HasPrefix(handshake.err.Error(), "tls: "): // crypto/tls has no types for the rest
+		return RefusedProtocol, handshake.Error()
 
 	// kgo does not export which kind of first read this was, and what it has seen
 	// of an answer that is none of Kafka's: only its texts say so.
@@ -103,8 +103,12 @@ func alert(err error) string {
 
 // alerted explains a TLS alert of the broker.
 func (c Conn) alerted(alert string) (word, text string) {
-	if !strings.Contains(alert, "certificate") {
+	switch {
+	case strings.Contains(alert, "certificate"):
+	case strings.Contains(alert, "protocol version"), strings.Contains(alert, "handshake failure"), strings.Contains(alert, "insufficient security"):
 		return RefusedProtocol, "the broker ends the TLS handshake (" + alert + "): it has no TLS version or cipher suite in common with this client"
+	default: // its own trouble
+		return "", ""
 	}
 	config, err := c.TLS()
 	switch {
@@ -139,11 +143,14 @@ func (c Conn) reason(err error) string {
 	}
 	var dns *net.DNSError
 	var eof *kgo.ErrFirstReadEOF
+	var handshake *handshakeError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused: is the broker running, and is the port right?"
 	case errors.As(err, &dns):
 		return "no such host: check the name"
+	case errors.As(err, &handshake) && errors.Is(err, io.EOF): // or it is going down
+		return "the connection was closed in the TLS handshake: does this port speak TLS? Use the port that does, or remove kafka.tls"
 	case errors.As(err, &eof), errors.Is(err, io.EOF):
 		return "the broker closed the connection at once: does this port expect TLS or SASL?"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):

@@ -198,24 +198,36 @@ func TestRefusedConnectionsAreCountedEachAndToldOnceUntilTheyAreAccepted(t *test
 	}
 }
 
-func TestABrokerThatIsAwayIsNoRefusal(t *testing.T) {
-	counted := make(counts, 1000)
-	var log lockedBuffer
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	conn := kafka.Conn{Brokers: []string{closedPort(t)}, Logger: logger, Watch: kafka.NewWatch(logger, func(word string) { counted <- word })}
-	cl, err := kgo.NewClient(conn.Opts()...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	if err := cl.Ping(t.Context()); err == nil {
-		t.Fatal("a closed port answered")
-	}
-	if got := counted.drain(); len(got) > 0 {
-		t.Errorf("counted %v", got)
-	}
-	if !strings.Contains(log.String(), "unable to open connection") {
-		t.Errorf("the client's own line is missing:\n%s", log.String())
+func TestABrokerThatIsAwayOrGoesDownIsNoRefusal(t *testing.T) {
+	secure := func() (*tls.Config, error) { return &tls.Config{}, nil }
+	for name, conn := range map[string]kafka.Conn{
+		"away":                     {Brokers: []string{closedPort(t)}},
+		"away, TLS":                {Brokers: []string{closedPort(t)}, TLS: secure},
+		"goes down":                {Brokers: []string{listen(t, func(c net.Conn) { c.Close() })}},
+		"goes down, TLS":           {Brokers: []string{listen(t, func(c net.Conn) { c.Close() })}, TLS: secure},
+		"goes down at once, TLS":   {Brokers: []string{listen(t, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); c.Close() })}, TLS: secure},
+		"has its own trouble, TLS": {Brokers: []string{listen(t, func(c net.Conn) { _, _ = c.Write([]byte("\x15\x03\x03\x00\x02\x02\x50")); c.Close() })}, TLS: secure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counted := make(counts, 1000)
+			var log lockedBuffer
+			conn.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			conn.Watch = kafka.NewWatch(conn.Logger, func(word string) { counted <- word })
+			cl, err := kgo.NewClient(conn.Opts()...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			if err := cl.Ping(t.Context()); err == nil {
+				t.Fatal("nobody answered")
+			}
+			if got := counted.drain(); len(got) > 0 {
+				t.Errorf("counted %v", got)
+			}
+			if !strings.Contains(log.String(), `msg="kafka client"`) {
+				t.Errorf("the client's own line is missing:\n%s", log.String())
+			}
+		})
 	}
 }
 

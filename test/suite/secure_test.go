@@ -319,7 +319,7 @@ func TestWhatIsWrongWithAConnectionIsSaidWithinSeconds(t *testing.T) {
 	const (
 		ca       = `tls: {ca_file: DIR/ca.pem}`
 		required = "the broker requires a client certificate (bad certificate): set kafka.tls.cert_file"
-		noTLS    = "this port does not speak TLS: use the port that does, or remove kafka.tls"
+		noTLS    = "the connection was closed in the TLS handshake: does this port speak TLS?"
 		wantsTLS = "this port wants TLS: set kafka.tls"
 		wantSASL = "this port wants SASL: set kafka.sasl"
 		password = "the broker does not accept this user and password: look at kafka.sasl"
