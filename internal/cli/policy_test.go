@@ -94,19 +94,19 @@ func TestPolicyTestNamesThePlaceOfAFaultInAFile(t *testing.T) {
 	rules := tempFile(t, "c.yaml", rulesOfTwo)
 	const begin = "tests: [{name: a, record: {category: x}, expect: {rule: default}}, "
 	for text, want := range map[string]string{
-		"tests: [": "did not find expected node content",
-		"test: []": "line 1: field test not found",
-		begin + "{name: b, records: {}}]":                                                            "line 1: field records not found",
-		begin + "{record: {category: x}, expect: {rule: a}}]":                                        ": tests[1].name: missing",
-		begin + "{name: b, record: {category: x}}]":                                                  ": tests[1].expect: nothing is expected",
-		begin + "{name: b, record: {age: 3}, expect: {rule: a}}]":                                    ": tests[1].record.age: 3 has no unit: write 3s, or with ms, m, h or d",
-		begin + "{name: b, record: {failed: a b}, expect: {rule: a}}]":                               `: tests[1].record.failed: answer "a b": want an HTTP status`,
-		begin + "{name: b, record: {attempts: -1}, expect: {rule: a}}]":                              ": tests[1].record.attempts: must be 0 or more",
-		begin + "{name: b, record: {category: a, value: x}, expect: {rule: a}}]":                     ": tests[1].record.category: is in the value",
-		begin + "{name: b, record: {value: [a]}, expect: {rule: a}}]":                                ": tests[1].record.value: want keys, or JSON as text",
-		begin + "{name: b, record: {value: {context: {1: a, b: {[x]: c}}}}, expect: {rule: a}}]":     ": tests[1].record.value: ",
-		begin + "{name: b, record: {category: x}, answers: [99], expect: {rule: a}}]":                `: tests[1].answers: answer "99": want an HTTP status`,
-		begin + "{name: b, record: {category: x}, expect: {calls: many}}]":                           "line 1: cannot unmarshal",
+		"tests: [":                        "did not find expected node content",
+		"test: []":                        "line 1: field test not found",
+		begin + "{name: b, records: {}}]": "line 1: field records not found",
+		begin + "{record: {category: x}, expect: {rule: a}}]":                                    ": tests[1].name: missing",
+		begin + "{name: b, record: {category: x}}]":                                              ": tests[1].expect: nothing is expected",
+		begin + "{name: b, record: {age: 3}, expect: {rule: a}}]":                                ": tests[1].record.age: 3 has no unit: write 3s, or with ms, m, h or d",
+		begin + "{name: b, record: {failed: a b}, expect: {rule: a}}]":                           `: tests[1].record.failed: answer "a b": want an HTTP status`,
+		begin + "{name: b, record: {attempts: -1}, expect: {rule: a}}]":                          ": tests[1].record.attempts: must be 0 or more",
+		begin + "{name: b, record: {category: a, value: x}, expect: {rule: a}}]":                 ": tests[1].record.category: is in the value",
+		begin + "{name: b, record: {value: [a]}, expect: {rule: a}}]":                            ": tests[1].record.value: want keys, or JSON as text",
+		begin + "{name: b, record: {value: {context: {1: a, b: {[x]: c}}}}, expect: {rule: a}}]": ": tests[1].record.value: ",
+		begin + "{name: b, record: {category: x}, answers: [99], expect: {rule: a}}]":            `: tests[1].answers: answer "99": want an HTTP status`,
+		begin + "{name: b, record: {category: x}, expect: {calls: many}}]":                       "line 1: cannot unmarshal",
 	} {
 		t.Run(text[min(len(text), len(begin)-1):], func(t *testing.T) {
 			file := cases(t, text)
