@@ -47,7 +47,7 @@ demo: build ## Run the main job on an embedded broker (DEMO_FLAGS="--exit -o jso
 test: deps rules ## Test everything, Apache Kafka included; brings or names what is missing
 	$(GO) vet ./...
 	$(GO) test -race -run '^$$' ./... >/dev/null # compiles side by side
-	REQUIRE_KAFKA=1 .ci/test -race $(TEST_FLAGS)
+	REQUIRE_KAFKA=1 REQUIRE_POSTGRES=1 .ci/test -race $(TEST_FLAGS)
 	SEEDS=20 $(GO) $(SIM) ./test/sim
 
 # Not a verb of its own to remember: `make test` calls both.

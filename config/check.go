@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,9 +222,13 @@ func (k *checker) kinds(path string, t Target) {
 		kinds = append(kinds, "exec")
 		k.exec(path+".exec", t.Exec)
 	}
+	if t.SQL.used() {
+		kinds = append(kinds, "sql")
+		k.sql(path+".sql", t.SQL)
+	}
 	switch {
 	case len(kinds) == 0:
-		k.fault(path, "says not how it is reached: add http or exec, such as http: {url: \"http://127.0.0.1:8080/remediate\"}")
+		k.fault(path, "says not how it is reached: add http, exec or sql, such as http: {url: \"http://127.0.0.1:8080/remediate\"}")
 	case t.AllowLinkLocal && t.Exec.used():
 		k.fault(path+".allow_link_local", "has no meaning for exec, which has no address: remove it")
 	case len(kinds) > 1:
@@ -285,6 +290,22 @@ func (k *checker) exec(path string, e Exec) {
 	}
 	k.timeout(path+".timeout", e.Timeout)
 }
+
+func (k *checker) sql(path string, s SQL) {
+	if s.DSNFile == "" {
+		k.fault(path+".dsn_file", "is missing: name a file that holds postgres://user:password@host:5432/database?sslmode=verify-full")
+	}
+	if strings.TrimSpace(s.Statement) == "" {
+		k.fault(path+".statement", "is missing: it applies a record, see docs/handlers.md")
+	}
+	if !tableName.MatchString(s.Processed) {
+		k.fault(path+".processed", "want the name of a table in lower case, maybe with its schema, such as recon_dlq_processed")
+	}
+	k.timeout(path+".timeout", s.Timeout)
+}
+
+// tableName is what PostgreSQL takes unquoted.
+var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$`)
 
 // timeout checks that of a target's calls.
 func (k *checker) timeout(path string, d time.Duration) {

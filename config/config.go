@@ -72,21 +72,19 @@ type Limits struct {
 	Concurrency      int // handler calls at a time
 }
 
-// Target is one named handler. It is one of HTTP and Exec, the others are zero.
+// Target is one named handler. It is one of HTTP, Exec and SQL, the others are zero.
 type Target struct {
 	Name string // also the end of its hold topic's name
 	HTTP HTTP
 	Exec Exec
+	SQL  SQL
 
 	AllowLinkLocal bool // or addresses of metadata services
 }
 
 // Timeout is that of one call, shorter than DrainBound.
 func (t Target) Timeout() time.Duration {
-	if t.Exec.used() {
-		return t.Exec.Timeout
-	}
-	return t.HTTP.Timeout
+	return t.HTTP.Timeout + t.Exec.Timeout + t.SQL.Timeout // two are zero
 }
 
 // HTTP is a target reached over HTTP.
@@ -124,6 +122,16 @@ type Exec struct {
 }
 
 func (e Exec) used() bool { return e.Command != nil || e.Timeout != 0 }
+
+// SQL is a target that is a PostgreSQL database.
+type SQL struct {
+	DSNFile   string        // file of the connection string, read for every connection
+	Statement string        // applies a record; named parameters
+	Processed string        // table of processed ids
+	Timeout   time.Duration // per call, shorter than DrainBound
+}
+
+func (s SQL) used() bool { return s != SQL{} }
 
 // Escalation says who is told.
 type Escalation struct {

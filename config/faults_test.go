@@ -171,7 +171,6 @@ targets:
   - name: ledger
     http: {url: http://127.0.0.1/}
     rate: 100/s
-    sql: {dsn: x}
     kafka: {topic: x}
 rules:
   - name: all
@@ -184,13 +183,12 @@ escalation:
   notifiers: [{name: x}]
 `),
 		"c.yaml:6: targets[0].rate: is not supported yet: remove it",
-		"c.yaml:7: targets[0].sql: is not supported yet: remove it",
-		"c.yaml:8: targets[0].kafka: is not supported yet: remove it",
-		"c.yaml:12: rules[0].window: is not supported yet: remove it",
-		"c.yaml:13: masking: is not supported yet: remove it",
-		"c.yaml:14: poison: is not supported yet: remove it",
-		"c.yaml:16: escalation.routes: is not supported yet: remove it",
-		"c.yaml:17: escalation.notifiers: is not supported yet: remove it",
+		"c.yaml:7: targets[0].kafka: is not supported yet: remove it",
+		"c.yaml:11: rules[0].window: is not supported yet: remove it",
+		"c.yaml:12: masking: is not supported yet: remove it",
+		"c.yaml:13: poison: is not supported yet: remove it",
+		"c.yaml:15: escalation.routes: is not supported yet: remove it",
+		"c.yaml:16: escalation.notifiers: is not supported yet: remove it",
 	)
 }
 
@@ -285,21 +283,27 @@ func TestTargetsAreChecked(t *testing.T) {
 		"{name: a b, http: {url: 'http://h/'}}":                                        "targets[0].name: only letters, digits, dot, underscore and hyphen are allowed in a name",
 		"{name: " + long(65) + ", http: {url: 'http://h/'}}":                           "targets[0].name: too long: at most 64 characters",
 		"{name: a.b, http: {url: 'http://h/'}}, {name: a_b, http: {url: 'http://h/'}}": "targets[1].name: is the name of targets[0] too, or differs only in dots and underscores: it names the hold topic",
-		"{name: a}": `targets[0]: says not how it is reached: add http or exec, such as http: {url: "http://127.0.0.1:8080/remediate"}`,
+		"{name: a}": `targets[0]: says not how it is reached: add http, exec or sql, such as http: {url: "http://127.0.0.1:8080/remediate"}`,
 		"{name: a, http: {url: 'http://h/'}, exec: {command: [b]}}": "targets[0]: has http and exec: a target is one of them, remove the others",
-		"{name: a, http: {}}":                                          "targets[0].http: needs url, such as http://127.0.0.1:8080/remediate, or unix, the path of a socket",
-		"{name: a, exec: {}}":                                          "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
-		"{name: a, exec: {command: []}}":                               "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
-		"{name: a, exec: {command: ['']}}":                             "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
-		"{name: a, exec: {command: python3 fix.py}}":                   "targets[0].exec.command: want a list, such as [a, b]",
-		"{name: a, exec: {command: [b], timeout: 1h}}":                 "targets[0].exec.timeout: must be shorter than 25s: a worker that stops waits no longer for calls in flight",
-		"{name: a, exec: [b]}":                                         "targets[0].exec: want keys under it: command, timeout",
-		"{name: a, exec: {command: [b]}}":                              "",
-		"{name: a, allow_link_local: yes, http: {url: 'http://h/'}}":   "targets[0].allow_link_local: want true or false",
-		"{name: a, allow_link_local: true, http: {url: 'http://h/'}}":  "",
-		"{name: a, allow_link_local: true, exec: {command: [b]}}":      "targets[0].allow_link_local: has no meaning for exec, which has no address: remove it",
-		"{name: a, http: {url: 'http://h/', auth: {token: hunter2}}}":  `targets[0].http.auth.token: unknown key here: did you mean "escalation.webhook.token"?`,
-		"{name: a, http: {url: 'http://h/', auth: {bearer_file: /x}}}": "",
+		"{name: a, http: {}}":                                                                               "targets[0].http: needs url, such as http://127.0.0.1:8080/remediate, or unix, the path of a socket",
+		"{name: a, exec: {}}":                                                                               "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: []}}":                                                                    "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: ['']}}":                                                                  "targets[0].exec.command: is missing: name a program and its arguments, such as [python3, fix.py]",
+		"{name: a, exec: {command: python3 fix.py}}":                                                        "targets[0].exec.command: want a list, such as [a, b]",
+		"{name: a, exec: {command: [b], timeout: 1h}}":                                                      "targets[0].exec.timeout: must be shorter than 25s: a worker that stops waits no longer for calls in flight",
+		"{name: a, exec: [b]}":                                                                              "targets[0].exec: want keys under it: command, timeout",
+		"{name: a, exec: {command: [b]}}":                                                                   "",
+		"{name: a, sql: {dsn_file: /d, statement: 'insert into t values (@id)'}}":                           "",
+		"{name: a, sql: {statement: 'insert into t values (@id)'}}":                                         "targets[0].sql.dsn_file: is missing: name a file that holds postgres://user:password@host:5432/database?sslmode=verify-full",
+		"{name: a, sql: {dsn_file: /d, statement: ' '}}":                                                    "targets[0].sql.statement: is missing: it applies a record, see docs/handlers.md",
+		"{name: a, sql: {dsn_file: /d, statement: s, processed: 'drop table x'}}":                           "targets[0].sql.processed: want the name of a table in lower case, maybe with its schema, such as recon_dlq_processed",
+		"{name: a, sql: {dsn_file: /d, statement: s, timeout: 0s}}":                                         "targets[0].sql.timeout: must be more than 0, such as 10s",
+		"{name: a, sql: {dsn_file: /d, statement: s, dsn: 'postgres://me:hunter2@h/'}}":                     `targets[0].sql.dsn: unknown key: known here are dsn_file, statement, processed, timeout`,
+		"{name: a, allow_link_local: yes, http: {url: 'http://h/'}}":                                        "targets[0].allow_link_local: want true or false",
+		"{name: a, allow_link_local: true, http: {url: 'http://h/'}}":                                       "",
+		"{name: a, allow_link_local: true, exec: {command: [b]}}":                                           "targets[0].allow_link_local: has no meaning for exec, which has no address: remove it",
+		"{name: a, http: {url: 'http://h/', auth: {token: hunter2}}}":                                       `targets[0].http.auth.token: unknown key here: did you mean "escalation.webhook.token"?`,
+		"{name: a, http: {url: 'http://h/', auth: {bearer_file: /x}}}":                                      "",
 		"{name: a, http: {url: 'http://h/', auth: {bearer_file: /x, basic: {user: a, password_file: /y}}}}": "targets[0].http.auth: has bearer_file and basic: both are the Authorization header, use one of them",
 		"{name: a, http: {url: 'http://h/', auth: {basic: {user: a}}}}":                                     "targets[0].http.auth.basic.password_file: is missing: it belongs to user",
 		"{name: a, http: {url: 'http://h/', auth: {basic: {password_file: /x}}}}":                           "targets[0].http.auth.basic.user: is missing: it belongs to password_file",

@@ -396,6 +396,14 @@ func (l *loader) target(path string) Target {
 		t.Exec.Command, _ = l.tree.values[exec+".command"].([]string)
 		t.Exec.Timeout = value(l, exec+".timeout", l.entry(exec+".timeout"), ParseDuration)
 	}
+	if sql := path + ".sql"; l.written(sql) {
+		t.SQL = SQL{
+			DSNFile:   l.entry(sql + ".dsn_file"),
+			Statement: l.entry(sql + ".statement"),
+			Processed: l.entry(sql + ".processed"),
+			Timeout:   value(l, sql+".timeout", l.entry(sql+".timeout"), ParseDuration),
+		}
+	}
 	return t
 }
 

@@ -315,6 +315,7 @@ func TestWhatIsPrintedLoadsToTheSame(t *testing.T) {
 				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, Auth: Auth{HMACFile: "/h", PreviousHMACFile: "/i"}, TLS: TLSFiles{CAFile: "/ca", CertFile: "/c", KeyFile: "/k"}}},
 				{HTTP: HTTP{URL: "https://h/", Timeout: time.Second, TLS: TLSFiles{CAFile: "/ca"}}},
 				{Exec: Exec{Command: []string{"/bin/a b", "", "yes", "-c", "x: [y] # z"}, Timeout: time.Second}},
+				{SQL: SQL{DSNFile: "/d", Statement: "insert into t\n  values (@id) -- #: x\n", Processed: "s.p", Timeout: time.Second}, AllowLinkLocal: true},
 			}).Draw(t, "target")
 			target.Name = fmt.Sprintf("%s%d", legal(t, "name"), i)
 			c.Targets = append(c.Targets, target)

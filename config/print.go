@@ -73,6 +73,7 @@ type targetDoc struct {
 	Name string   `yaml:"name" json:"name"`
 	HTTP *httpDoc `yaml:"http,omitempty" json:"http,omitempty"`
 	Exec *execDoc `yaml:"exec,omitempty" json:"exec,omitempty"`
+	SQL  *sqlDoc  `yaml:"sql,omitempty" json:"sql,omitempty"`
 
 	AllowLinkLocal bool `yaml:"allow_link_local,omitempty" json:"allow_link_local,omitempty"`
 }
@@ -110,6 +111,13 @@ type tlsFilesDoc struct {
 type execDoc struct {
 	Command []string `yaml:"command,flow" json:"command"`
 	Timeout string   `yaml:"timeout" json:"timeout"`
+}
+
+type sqlDoc struct {
+	DSNFile   string `yaml:"dsn_file" json:"dsn_file"`
+	Statement string `yaml:"statement" json:"statement"`
+	Processed string `yaml:"processed" json:"processed"`
+	Timeout   string `yaml:"timeout" json:"timeout"`
 }
 
 type ruleDoc struct {
@@ -209,6 +217,9 @@ func newTargetDoc(t Target) targetDoc {
 	}
 	if e := t.Exec; e.used() {
 		doc.Exec = &execDoc{Command: e.Command, Timeout: policy.FormatDelay(e.Timeout)}
+	}
+	if s := t.SQL; s.used() {
+		doc.SQL = &sqlDoc{DSNFile: s.DSNFile, Statement: s.Statement, Processed: s.Processed, Timeout: policy.FormatDelay(s.Timeout)}
 	}
 	return doc
 }

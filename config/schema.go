@@ -95,7 +95,12 @@ var schema = key{kind: group, keys: []key{
 			{name: "command", kind: texts},
 			{name: "timeout", def: "10s"},
 		}},
-		{name: "sql", kind: later},
+		{name: "sql", kind: group, keys: []key{
+			{name: "dsn_file"},
+			{name: "statement"},
+			{name: "processed", def: "recon_dlq_processed"},
+			{name: "timeout", def: "10s"},
+		}},
 		{name: "kafka", kind: later},
 		{name: "allow_link_local", def: "false"},
 		{name: "rate", kind: later},

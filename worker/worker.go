@@ -131,6 +131,7 @@ func New(o Options) (*Worker, error) {
 		if h == nil {
 			made, err := w.handler(t)
 			if err != nil {
+				w.close()
 				return nil, fmt.Errorf("target %q: %w", t.Name, err)
 			}
 			w.closers = append(w.closers, made.Close)
@@ -143,15 +144,18 @@ func New(o Options) (*Worker, error) {
 	return w, nil
 }
 
+// close closes the handlers that New has made.
+func (w *Worker) close() {
+	for _, c := range w.closers {
+		c()
+	}
+}
+
 // Run works until ctx ends, then stops in order and returns nil: the engine
 // drains and commits, the escalator finishes what is in hand, then the server
 // goes. An error says why the worker cannot work, and names the fix.
 func (w *Worker) Run(ctx context.Context) error {
-	defer func() {
-		for _, c := range w.closers {
-			c()
-		}
-	}()
+	defer w.close()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	stopServer, err := w.serve()

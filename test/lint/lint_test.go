@@ -227,6 +227,7 @@ var plants = []plant{
 	{"internal/demo/planted_cobra.go", "github.com/spf13/cobra", "cobra-only"},
 	{"internal/cli/planted_kfake.go", "github.com/twmb/franz-go/pkg/kfake", "kfake-only"},
 	{"internal/cli/planted_sqlite.go", "modernc.org/sqlite", "demo-only"},
+	{"worker/planted_pgx.go", "github.com/jackc/pgx/v5", "pgx-only"},
 	{"internal/demo/planted_containers.go", "github.com/testcontainers/testcontainers-go", "containers-only"},
 
 	{"policy/planted_leaf.go", module + "/deadletter", ""},
@@ -234,6 +235,7 @@ var plants = []plant{
 	{"consumer/planted_test.go", "github.com/twmb/franz-go/pkg/kfake", ""},
 	{"config/planted_viper.go", "github.com/spf13/viper", ""},
 	{"internal/demo/planted_sqlite.go", "modernc.org/sqlite", ""},
+	{"remedy/planted_pgx.go", "github.com/jackc/pgx/v5/pgxpool", ""},
 	{"internal/demo/planted_invariants.go", module + "/test/invariants", ""},
 	{"test/planted/planted.go", "github.com/twmb/franz-go/pkg/kfake", ""},
 }

@@ -335,13 +335,19 @@ func exportedByAWorker(t *testing.T) map[string]*dto.MetricFamily {
 	n := brokers.NewNames(second)
 	brokers.Create(t, b, 1, nil, n.Source)
 	file := filepath.Join(t.TempDir(), "recon-dlq.yaml")
+	dsn := filepath.Join(t.TempDir(), "dsn")
+	if err := os.WriteFile(dsn, []byte("postgres://127.0.0.1:1/"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	yaml := fmt.Sprintf(`
 kafka: {brokers: [%q], group: %s}
 source: {topics: [%s]}
 topics: {retry: %s, hold: %s, poison: %s, audit: %s, state: %s, replication: 1}
-targets: [{name: ledger, http: {url: "http://127.0.0.1:1"}}]
+targets:
+  - {name: ledger, http: {url: "http://127.0.0.1:1"}}
+  - {name: database, sql: {dsn_file: %q, statement: "select @id"}}
 rules: [{name: default, target: ledger, attempts: 2, delays: [1s]}]
-`, b.Addrs()[0], n.Group, n.Source, n.Retry, n.Hold, n.Poison, n.Audit, n.State)
+`, b.Addrs()[0], n.Group, n.Source, n.Retry, n.Hold, n.Poison, n.Audit, n.State, dsn)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
