@@ -252,21 +252,21 @@ func (c *compiler) reachable(v *conditions) {
 	}
 }
 
-// shadows says whether no record can reach v when u stands before it: whatever
-// matches v matches u. It may say no although it is so; it finds each condition
-// of u in v, as it is or narrower.
-func (u *conditions) shadows(v *conditions, lookups []lookup) bool {
-	if u.broken || !u.category.covers(&v.category) {
+// shadows says whether no record can reach d when c stands before it: whatever
+// matches d matches c. It may say no although it is so; it finds each condition
+// of c in d, as it is or narrower.
+func (c *conditions) shadows(d *conditions, lookups []lookup) bool {
+	if c.broken || !c.category.covers(&d.category) {
 		return false
 	}
-	if u.plain {
+	if c.plain {
 		return true
 	}
-	return (!u.moving || v.moving) &&
-		coverAny(u.origins, v.origins) && coverAny(u.causes, v.causes) && coverAny(u.codes, v.codes) &&
-		coverTargets(u.targets, v.targets) && coverStatuses(u.statuses, v.statuses) &&
-		(u.olderThan == 0 || v.olderThan >= u.olderThan) && v.afterAttempts >= u.afterAttempts &&
-		coverHeaders(u.headers, v.headers) && coverLookups(u.lookups, v.lookups, lookups)
+	return (!c.moving || d.moving) &&
+		coverAny(c.origins, d.origins) && coverAny(c.causes, d.causes) && coverAny(c.codes, d.codes) &&
+		coverTargets(c.targets, d.targets) && coverStatuses(c.statuses, d.statuses) &&
+		(c.olderThan == 0 || d.olderThan >= c.olderThan) && d.afterAttempts >= c.afterAttempts &&
+		coverHeaders(c.headers, d.headers) && coverLookups(c.lookups, d.lookups, lookups)
 }
 
 func coverTargets(u, v []string) bool {

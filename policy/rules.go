@@ -45,7 +45,7 @@ type Rule struct {
 	OnBreach  Breach
 }
 
-// DefaultPermanent, in Rule.Permanent, is what the handler contract calls permanent.
+// DefaultPermanent is the word in Rule.Permanent for what the handler contract calls permanent.
 const DefaultPermanent = "default"
 
 // poisonRequested is the cause of a handler's own word that a record will never succeed.

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log"
 	"math/big"
@@ -235,7 +236,9 @@ func TestTLSWorksOverAUnixSocket(t *testing.T) {
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = s.Close()
-		<-served
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	if o := target(t, HTTPOptions{Unix: path, URL: "https://localhost/", TLS: TLSFiles{CA: a.file}}).Remediate(t.Context(), record()); o.Class != deadletter.Resolved {
 		t.Errorf("got %+v", o)

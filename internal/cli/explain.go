@@ -383,12 +383,12 @@ func (q *question) fate(e policy.Explanation) explainedFate {
 	}
 	last := e.Steps[len(e.Steps)-1]
 	f := explainedFate{Reason: last.Decision.Reason, Rule: last.Decision.Rule, At: moment(last.At)}
-	switch {
-	case last.Decision.Action == policy.Resolve:
+	switch last.Decision.Action {
+	case policy.Resolve:
 		f.Fate = "resolved"
-	case last.Decision.Action == policy.ToPoison:
+	case policy.ToPoison:
 		f.Fate = "poison"
-	case last.Decision.Action == policy.HoldBack:
+	case policy.HoldBack:
 		f.Fate = "held"
 	default:
 		f.Fate = "unfinished"
@@ -418,7 +418,7 @@ func (x explained) print(w io.Writer) error {
 
 func (x explained) printRecord(b *bytes.Buffer) {
 	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	defer tw.Flush()
+	defer func() { _ = tw.Flush() }() // into memory
 	r := x.Record
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(tw, "%s\t%s\n", name, fmt.Sprintf(format, args...))
