@@ -46,7 +46,7 @@ No field of the value is shown. Exit code 4: there is no record at that place.`,
   enqueue-me | recon-dlq explain -c recon-dlq.yaml -o json -`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			now := time.Now().UTC()
+			now := time.Now().UTC().Truncate(time.Millisecond)
 			if at != "" {
 				var err error
 				if now, err = time.Parse(time.RFC3339Nano, at); err != nil {
