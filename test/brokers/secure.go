@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"testing"
 	"time"
 
 	"github.com/recon-dlq/recon-dlq/test/authority"
@@ -33,20 +32,6 @@ func (k *Kafka) Authority() *authority.Authority { return k.authority }
 
 // Password of SecureUser, and of the super user.
 func (k *Kafka) Password() string { return k.password }
-
-// SharedSecure returns the one-node Apache Kafka with secure listeners that the
-// tests of this binary share, see SharedKafka.
-func SharedSecure(tb testing.TB) *Kafka {
-	tb.Helper()
-	if testing.Short() {
-		tb.Skip("apache kafka is left out by -short")
-	}
-	k, err := sharedSecure.get(func() (*Kafka, error) { return StartKafka(Options{Secure: true}) })
-	if err != nil {
-		unavailable(tb, true, err)
-	}
-	return k
-}
 
 // keystores writes what the brokers prove themselves with.
 func (k *Kafka) keystores() error {

@@ -12,7 +12,6 @@ const stopTimeout = 30 * time.Second
 // What the tests of one binary share; each is started by the first test that wants it.
 var (
 	sharedKafka     lazy[*Kafka]
-	sharedSecure    lazy[*Kafka]
 	sharedContainer lazy[*Container]
 )
 
@@ -72,10 +71,8 @@ func SharedContainer(tb testing.TB) *Container {
 }
 
 func stopShared() {
-	for _, shared := range []*lazy[*Kafka]{&sharedKafka, &sharedSecure} {
-		if k, ok := shared.take(); ok {
-			k.Stop()
-		}
+	if k, ok := sharedKafka.take(); ok {
+		k.Stop()
 	}
 	if c, ok := sharedContainer.take(); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)

@@ -30,7 +30,24 @@ import (
 	dlqworker "github.com/recon-dlq/recon-dlq/worker"
 )
 
-// secured is one test's files and names on the shared cluster with TLS and SASL.
+func TestOverTLSAndSASL(t *testing.T) {
+	// Not beside the other tests: one more cluster would make their clocks late.
+	k := brokers.NewKafka(t, brokers.Options{Secure: true})
+	for name, test := range map[string]func(*testing.T, *brokers.Kafka){
+		"the whole job runs as the guide connects":                                                       wholeJob,
+		"each mechanism connects":                                                                        eachMechanism,
+		"what is wrong with a connection is said within seconds":                                         wrongConnections,
+		"a revoked password is told while running and a new one counts without a restart":                revokedPassword,
+		"a client certificate that expires is told while running and a new one counts without a restart": expiringCertificate,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, k)
+		})
+	}
+}
+
+// secured is one test's files and names on the cluster with TLS and SASL.
 type secured struct {
 	t     *testing.T
 	k     *brokers.Kafka
@@ -38,9 +55,9 @@ type secured struct {
 	names brokers.Names
 }
 
-func newSecured(t *testing.T) *secured {
+func newSecured(t *testing.T, k *brokers.Kafka) *secured {
 	t.Helper()
-	s := &secured{t: t, k: brokers.SharedSecure(t), dir: t.TempDir(), names: brokers.NewNames([]time.Duration{200 * time.Millisecond})}
+	s := &secured{t: t, k: k, dir: t.TempDir(), names: brokers.NewNames([]time.Duration{200 * time.Millisecond})}
 	other, err := authority.New("another CA")
 	if err != nil {
 		t.Fatal(err)
@@ -189,8 +206,7 @@ const (
 	overToken = `sasl: {mechanism: OAUTHBEARER, token_file: DIR/token}`
 )
 
-func TestTheWholeJobRunsAsTheGuideConnects(t *testing.T) {
-	t.Parallel()
+func wholeJob(t *testing.T, k *brokers.Kafka) {
 	examples := guide(t)
 	if len(examples) != 4 {
 		t.Fatalf("%d examples", len(examples))
@@ -198,7 +214,7 @@ func TestTheWholeJobRunsAsTheGuideConnects(t *testing.T) {
 	for i, name := range []string{"SCRAM", "mTLS", "token file", "token endpoint"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSecured(t)
+			s := newSecured(t, k)
 			target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				var v struct {
 					ID string `json:"discrepancy_id"`
@@ -296,8 +312,7 @@ func (s *secured) settled(n int, end <-chan struct{}) invariants.Report {
 	}
 }
 
-func TestEachMechanismConnects(t *testing.T) {
-	t.Parallel()
+func eachMechanism(t *testing.T, k *brokers.Kafka) {
 	for name, way := range map[string]struct{ listener, kafka string }{
 		"SCRAM-SHA-256":           {brokers.ListenSASL, strings.Replace(overSCRAM, "512", "256", 1)},
 		"PLAIN":                   {brokers.ListenSASL, strings.Replace(overSCRAM, "SCRAM-SHA-512", "PLAIN", 1)},
@@ -306,7 +321,7 @@ func TestEachMechanismConnects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSecured(t)
+			s := newSecured(t, k)
 			if code, out := s.command(t.Context(), nil, "topics", "plan", "-c", s.file(way.listener, way.kafka, "http://127.0.0.1:1/")); code != 0 {
 				t.Errorf("exit %d, %s", code, out)
 			}
@@ -314,8 +329,7 @@ func TestEachMechanismConnects(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAConnectionIsSaidWithinSeconds(t *testing.T) {
-	t.Parallel()
+func wrongConnections(t *testing.T, k *brokers.Kafka) {
 	const (
 		ca       = `tls: {ca_file: DIR/ca.pem}`
 		required = "the broker requires a client certificate (bad certificate): set kafka.tls.cert_file"
@@ -351,7 +365,7 @@ func TestWhatIsWrongWithAConnectionIsSaidWithinSeconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSecured(t)
+			s := newSecured(t, k)
 			file := s.file(c.listener, c.kafka, "http://127.0.0.1:1/")
 			for _, command := range [][]string{{"topics", "plan"}, {"run"}} {
 				start := time.Now()
@@ -455,9 +469,8 @@ func (s *secured) eventually(what string, ok func() bool) {
 	(&bench{t: s.t}).eventually(what, ok)
 }
 
-func TestARevokedPasswordIsToldWhileRunningAndANewOneCountsWithoutARestart(t *testing.T) {
-	t.Parallel()
-	s := newSecured(t)
+func revokedPassword(t *testing.T, k *brokers.Kafka) {
+	s := newSecured(t, k)
 	adm := kadm.NewClient(brokers.Client(t, s.k.Opts()...))
 	user := s.names.Group
 	password := func(p string) {
@@ -498,9 +511,8 @@ func TestARevokedPasswordIsToldWhileRunningAndANewOneCountsWithoutARestart(t *te
 	}
 }
 
-func TestAClientCertificateThatExpiresIsToldWhileRunningAndANewOneCountsWithoutARestart(t *testing.T) {
-	t.Parallel()
-	s := newSecured(t)
+func expiringCertificate(t *testing.T, k *brokers.Kafka) {
+	s := newSecured(t, k)
 	var mu sync.Mutex
 	var open []net.Conn
 	p := s.launch(brokers.ListenMTLS, overMTLS, func(ctx context.Context, network, host string) (net.Conn, error) {
